@@ -139,7 +139,8 @@ def smallest_rectangles(corners: npt.NDArray[Any]) -> _Floats:
     centres = np.einsum("ni,nij->nj", (low + high) / 2, axes)
     # Adding 0 turns -0 into 0.
     degrees = np.degrees(np.arctan2(-u[:, 1] + 0.0, u[:, 0]))
-    degrees[degrees == -180] = 180
+    # Also in float32, where targets have it.
+    degrees[degrees.astype(np.float32) == -180] = 180
     return np.concatenate([centres, high - low, degrees[:, None]], axis=1)
 
 

@@ -31,7 +31,7 @@ from lit_loader.app.running import config_errors, setting_override
 from lit_loader.callbacks import DataMonitor
 from lit_loader.datamodules import DetectionDataModule, TableDataModule
 from lit_loader.foundation.escaping import escape_interpolations
-from lit_loader.recipes import check_model_fits, model_kwargs_from_datamodule
+from lit_loader.recipes import DetectionTask, check_model_fits, model_kwargs_from_datamodule
 
 __all__ = [
     "Run",
@@ -94,7 +94,10 @@ def build_run(
     """
     with config_errors(cfg):
         models = {name: locate(target) for name, target in shipped_targets("model").items()}
-        check_model_fits(locate(cfg.datamodule["_target_"]), locate(cfg.model["_target_"]), models)
+        task: Any = locate(cfg.model["_target_"])
+        check_model_fits(locate(cfg.datamodule["_target_"]), task, models)
+        if isinstance(task, type) and issubclass(task, DetectionTask):
+            task.check_oriented(cfg.datamodule.get("oriented"))
     if needs_names:
         _check_labels(cfg)
     # The checks above come first, since their messages say more than a mismatch of signatures.

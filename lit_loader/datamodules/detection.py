@@ -107,7 +107,8 @@ class DetectionDataModule(TableDataModule):
             # A prediction set may lack points and masks; for other stages select_samples() has checked them.
             keypoints=self.keypoints and table.keypoints is not None,
             masks=self.masks and table.masks is not None,
-            oriented=self.oriented,
+            # Targets of a prediction set without oriented boxes have boxes along the axes.
+            oriented=self.oriented if not table.num_objects or table.has_orientation().any() else None,
             **self.reading_arguments,
         )
 

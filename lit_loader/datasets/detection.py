@@ -19,6 +19,7 @@ from lit_loader.datasets.targets import (
     attribute_names,
     check_keypoints,
     check_masks,
+    check_oriented,
     check_rows,
     object_target,
     unlabelled_labels,
@@ -32,6 +33,7 @@ from lit_loader.images.reading import ImageReading
 from lit_loader.mixing import MixSample
 from lit_loader.transforms import DecodeAwareCompose
 from lit_loader.transforms.compose import needs_target
+from lit_loader.transforms.oriented import apply_transform
 from lit_loader.transforms.preset_extras import check_holds_oriented
 from lit_loader.transforms.sanitize import DeclaredFields, SanitizeObjects
 from lit_loader.transforms.scheduled import current_transform
@@ -57,7 +59,7 @@ class DetectionDataset(Dataset[DetectionSample]):
 
     - ``boxes``: ``tv_tensors.BoundingBoxes``, float32, ``(N, 4)``, XYXY pixels, clipped to the image.
       With ``oriented="corners"`` float32 ``(N, 8)``, XYXYXYXY, the corners as annotated, clockwise on the screen; with
-      ``"rotated"`` float32 ``(N, 5)``, CXCYWHR, the smallest rectangle around the corners. An
+      ``"rotated"`` float32 ``(N, 5)``, CXCYWHR, as annotated, or the smallest rectangle around the corners. An
       object without an annotated orientation has the corners of its box, or the angle 0. Oriented boxes are not clipped
       and have ``clamping_mode=None``: a box that the image shows in part keeps its shape;
     - ``labels``: int64 ``(N,)``, class id + ``first_label``;
@@ -97,7 +99,8 @@ class DetectionDataset(Dataset[DetectionSample]):
         keypoints: Add the points; the table must have points.
         masks: Add the masks, drawn from polygons or run lengths for each sample; the table must have masks.
         attributes: Names of the table's attributes to add, or ``"all"``.
-        oriented: ``"corners"`` or ``"rotated"`` for oriented ``boxes``, None for boxes along the axes.
+        oriented: ``"corners"`` or ``"rotated"`` for oriented ``boxes``, None for boxes along the axes. torchvision's
+            transforms then move corners as points; a function of yours gets the boxes. The table must have some.
         reading: Settings for reading image files.
         cache: Cache decoded images in a file that processes and runs share: True, or `CacheSettings` with a folder, a
             size and a budget. With a size, larger images and their targets are shrunk to it.
@@ -124,6 +127,7 @@ class DetectionDataset(Dataset[DetectionSample]):
     ) -> None:
         check_dataset_settings(first_label=first_label, extra_fields=extra_fields, oriented=oriented)
         if oriented is not None:
+            check_oriented(table, form=oriented)
             check_holds_oriented(transforms)
         if not isinstance(reading, ImageReading):
             raise TypeError(f"reading={reading!r} is not an ImageReading; give one, e.g. ImageReading(decode='fast').")
@@ -301,10 +305,13 @@ class DetectionDataset(Dataset[DetectionSample]):
         # An error in a transform is hard to reproduce without the sample that caused it.
         try:
             with TRANSFORMING:
-                if not isinstance(transforms, DecodeAwareCompose):
-                    sample: DetectionSample = transforms(image.image(), target)
+                if isinstance(transforms, DecodeAwareCompose):
+                    read = transforms.read_rest if after_mixing else transforms.read
+                    sample: DetectionSample = read(image, target)
+                elif self.oriented is None:
+                    sample = transforms(image.image(), target)
                 else:
-                    sample = transforms.read_rest(image, target) if after_mixing else transforms.read(image, target)
+                    sample = apply_transform(transforms, (image.image(), target))
             # A transform that filters only the boxes would pair them with the wrong labels from here on.
             if not self._image_only:
                 check_rows(sample, fields=(*self.extra_fields, *self.attributes))

@@ -10,10 +10,9 @@ import numpy.typing as npt
 import torch
 from torchvision import tv_tensors
 
-from lit_loader.annotations.quadrangles import visible_parts
+from lit_loader.annotations.quadrangles import clockwise, smallest_rectangles, visible_parts
 from lit_loader.errors import SettingError
 from lit_loader.seeding import is_duplicate
-from lit_loader.transforms.oriented import boxes_of_corners
 from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, num_rows
 
 if TYPE_CHECKING:
@@ -90,8 +89,8 @@ def check_masks(table: AnnotationTable) -> None:
 
 
 def check_oriented(table: AnnotationTable, *, form: Oriented) -> None:
-    """Raise SettingError if a table has objects, but no column of oriented boxes."""
-    if table.num_objects and table.corners is None and table.rotated_boxes is None:
+    """Raise SettingError if a table has objects, but no oriented box."""
+    if table.num_objects and not table.has_orientation().any():
         rule = f"but no object of {table!r} has an oriented box"
         remedy = "read annotations with oriented boxes (DOTA, YOLO-OBB)"
         raise SettingError("oriented", form, rule, remedy, settings={"oriented": None})
@@ -181,10 +180,16 @@ def _oriented_boxes(
     corners = table.oriented_corners(rows)
     # None, because soft clamping changes the shape of a box at the border.
     kind = {"format": ORIENTED_FORMATS[form], "canvas_size": canvas_size, "clamping_mode": None}
-    empty = tv_tensors.BoundingBoxes(torch.zeros((0, 8)), **kind)
     height, width = canvas_size
     areas = visible_parts(corners, (0, 0, width, height)).areas.astype(np.float32)
-    return boxes_of_corners(corners, like=empty, canvas_size=canvas_size), areas
+    if form == "corners":
+        return tv_tensors.BoundingBoxes(torch.from_numpy(clockwise(corners).reshape(-1, 8)).float(), **kind), areas
+    rotated = smallest_rectangles(corners).astype(np.float32)
+    if table.rotated_boxes is not None:
+        # Corners in float32 would round them.
+        annotated = table.rotated_boxes[rows]
+        rotated = np.where(np.isnan(annotated[:, :1]), rotated, annotated)
+    return tv_tensors.BoundingBoxes(torch.from_numpy(rotated), **kind), areas
 
 
 def unlabelled_labels(table: AnnotationTable, first_label: int) -> tuple[int, ...]:

@@ -206,9 +206,20 @@ class DetectionTask(Task):
             SettingError: The data module gives oriented boxes, which torchvision's detectors do not take.
         """
         super().setup(stage)
-        form = getattr(getattr(self._trainer, "datamodule", None), "oriented", None)
+        self.check_oriented(getattr(getattr(self._trainer, "datamodule", None), "oriented", None))
+
+    @classmethod
+    def check_oriented(cls, form: object) -> None:
+        """Refuse oriented boxes; an app calls it before a model downloads weights.
+
+        Args:
+            form: The data module's setting ``oriented``, None for boxes along the axes.
+
+        Raises:
+            SettingError: ``form`` is not None.
+        """
         if form is not None:
-            rule = f"gives oriented boxes, and {type(self).__name__} trains detectors of boxes along the axes"
+            rule = f"gives oriented boxes, and {cls.__name__} trains detectors of boxes along the axes"
             remedy = "train a model of your own on them"
             raise SettingError("oriented", form, rule, remedy, settings={"oriented": None})
 

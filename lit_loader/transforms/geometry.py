@@ -12,10 +12,11 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
+from lit_loader.annotations.quadrangles import enclosing_boxes
 from lit_loader.images.lazy_image import LazyImage
 from lit_loader.seeding import rand
 from lit_loader.transforms.moving import moved_targets, resized
-from lit_loader.transforms.oriented import apply_transform, box_corners, box_points, boxes_of_corners, is_oriented
+from lit_loader.transforms.oriented import apply_transform, box_points, boxes_of_points, corners_of_boxes, is_oriented
 from lit_loader.transforms.preset_checks import check_chances
 
 __all__ = ["Letterbox", "RandomObjectCrop", "letterbox_geometry"]
@@ -133,13 +134,12 @@ class RandomObjectCrop(v2.Transform):  # type: ignore[misc] # torchvision is unt
     def _crop_oriented(self, image: Any, target: Mapping[str, Any], *extras: Any) -> Any:
         """Crop a sample with oriented boxes, which torchvision's crop does not take."""
         boxes = target["boxes"]
-        corners = torch.from_numpy(box_corners(boxes)).to(boxes.dtype)
-        bounds = torch.cat([corners.amin(dim=1), corners.amax(dim=1)], dim=1)
+        bounds = torch.from_numpy(enclosing_boxes(corners_of_boxes(boxes))).to(boxes.dtype)
         outer_boxes = tv_tensors.BoundingBoxes(bounds, format="XYXY", canvas_size=boxes.canvas_size)
         crop = self._crop(image, {**target, "boxes": outer_boxes}, box_points(boxes), *extras)
         new_image, new_target, points, *new_extras = crop
-        new_corners = points.as_subclass(Tensor).numpy().copy()
         # torchvision sets boxes whose centre is outside of the window to 0.
-        new_corners[(new_target["boxes"].as_subclass(Tensor) == 0).all(dim=1).numpy()] = 0
-        new_boxes = boxes_of_corners(new_corners, like=boxes, canvas_size=tuple(points.canvas_size))
+        is_outside = (new_target["boxes"].as_subclass(Tensor) == 0).all(dim=1)
+        inside_points = points.as_subclass(Tensor).masked_fill(is_outside[:, None, None], 0)
+        new_boxes = boxes_of_points(tv_tensors.wrap(inside_points, like=points), like=boxes)
         return (new_image, {**new_target, "boxes": new_boxes}, *new_extras)

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torchvision import tv_tensors
 
-from lit_loader.annotations.quadrangles import rotated_corners, signed_areas, visible_parts
+from lit_loader.annotations.quadrangles import enclosing_boxes, rotated_corners, signed_areas, visible_parts
 from lit_loader.images.lazy_image import Part
 from lit_loader.transforms.moving import as_array, wrap
-from lit_loader.transforms.oriented import box_corners, boxes_of_corners, is_oriented
+from lit_loader.transforms.oriented import boxes_of_corners, corners_of_boxes, is_oriented
 from lit_loader.transforms.sanitize import DeclaredFields, check_rows
 from lit_loader.transforms.visibility import target_points
 from lit_loader.types import IndexArray
@@ -236,8 +236,8 @@ def _shown_objects(
     The boxes are XYXY ``(N, 4)``, or the corners ``(N, 4, 2)`` of oriented ones.
     """
     if is_oriented(target["boxes"]):
-        corners = box_corners(target["boxes"])
-        boxes = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+        corners = corners_of_boxes(target["boxes"])
+        boxes = enclosing_boxes(corners)
     else:
         corners = None
         boxes = xyxy_boxes(target).astype(np.float64)
@@ -467,7 +467,7 @@ def _drawn_masks(parts: Sequence[MaskPart], canvas_size: tuple[int, int]) -> npt
 def _areas(boxes: Tensor) -> Tensor:
     if is_oriented(boxes):
         height, width = boxes.canvas_size
-        return torch.from_numpy(visible_parts(box_corners(boxes), (0, 0, width, height)).areas)
+        return torch.from_numpy(visible_parts(corners_of_boxes(boxes), (0, 0, width, height)).areas)
     corners = boxes.as_subclass(Tensor)
     sides = corners[:, 2:] - corners[:, :2]
     return sides[:, 0] * sides[:, 1]

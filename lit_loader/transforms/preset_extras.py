@@ -20,6 +20,7 @@ from lit_loader.transforms.description import describe
 from lit_loader.transforms.elastic import ElasticTransform
 from lit_loader.transforms.extra_transform import ExtraTransform
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
+from lit_loader.transforms.oriented import check_moves_oriented
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.scheduled import ScheduledTransform
 
@@ -226,23 +227,21 @@ def check_holds_oriented(transforms: Any) -> None:
         transforms: A transform, which may contain others, or None.
 
     Raises:
-        SettingError: One of them takes only boxes along the axes.
+        SettingError: One of them takes only boxes along the axes, or would change their shape.
     """
     transform = transforms.transform if isinstance(transforms, ExtraTransform) else transforms
     if isinstance(transform, ScheduledTransform):
         parts: Any = transform.examples()
     else:
-        parts = getattr(transform, "transforms", ())
+        parts = transform if isinstance(transform, nn.Sequential) else getattr(transform, "transforms", ())
     for part in parts:
         check_holds_oriented(part)
+    check_moves_oriented(transform)
     rule = "moves boxes along the axes, and targets have oriented boxes"
     if isinstance(transform, AlbumentationsTransform) and transform.moves:
         raise SettingError("transforms", _text(transform), rule, "use transforms of torchvision that move pixels")
     if isinstance(transform, CropToObjects):
         raise SettingError("transforms", _text(transform), rule, "crop to objects without oriented=...")
-    if isinstance(transform, v2.RandomIoUCrop):
-        remedy = "use lit_loader.transforms.RandomObjectCrop, or iou_crop of detection_transforms"
-        raise SettingError("transforms", _text(transform), rule, remedy)
 
 
 def without_extras(keywords: Mapping[str, Any]) -> dict[str, Any]:

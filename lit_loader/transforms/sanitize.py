@@ -15,7 +15,7 @@ from torchvision.transforms.v2 import functional
 
 from lit_loader.annotations.quadrangles import visible_parts
 from lit_loader.transforms.moving import as_array, wrap
-from lit_loader.transforms.oriented import box_corners, is_oriented
+from lit_loader.transforms.oriented import corners_of_boxes, is_oriented
 
 __all__ = [
     "DeclaredFields",
@@ -149,7 +149,7 @@ class SanitizeObjects(nn.Module):
         boxes = target["boxes"]
         if is_oriented(boxes):
             height, width = boxes.canvas_size
-            areas, visible_boxes = visible_parts(box_corners(boxes), (0, 0, width, height))
+            areas, visible_boxes = visible_parts(corners_of_boxes(boxes), (0, 0, width, height))
             sides = visible_boxes[:, 2:4]
         else:
             boxes = _clamped(boxes)

@@ -13,6 +13,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 from torchvision import tv_tensors
+from torchvision.transforms import v2
 
 from lit_loader import DetectionDataModule
 from lit_loader.annotations import AnnotationTable
@@ -24,7 +25,7 @@ from lit_loader.images import CacheSettings
 from lit_loader.inspection.drawing import draw_image
 from lit_loader.inspection.statistics import statistics_of
 from lit_loader.recipes import DetectionTask
-from lit_loader.transforms import CopyPaste, Mosaic
+from lit_loader.transforms import CopyPaste, DecodeAwareCompose, Mosaic
 from tests.support.checking import check_annotations
 from tests.support.documents import ALL, blocks
 from tests.support.drawn_set import DrawnSource
@@ -136,8 +137,38 @@ def test_settings_that_cannot_hold_oriented_boxes_are_refused(
 
 def test_tables_without_oriented_boxes_are_refused(tmp_path: Path, table: AnnotationTable) -> None:
     plain_table = replace(table, corners=None, rotated_boxes=None)
+    empty_columns = replace(table, corners=np.full((6, 4, 2), _NAN), rotated_boxes=np.full((6, 5), _NAN))
     with pytest.raises(SettingError, match=r"no object of .* has an oriented box"):
         DetectionDataModule(DrawnSource(train=plain_table), oriented="corners").first_batch("train")
+    for other_table in (plain_table, empty_columns):
+        with pytest.raises(SettingError, match=r"no object of .* has an oriented box"):
+            DetectionDataset(other_table, oriented="rotated")
+    # Prediction needs no boxes.
+    module = DetectionDataModule(DrawnSource(predict=empty_columns), oriented="rotated", batch_size=1)
+    assert module.first_batch("predict")[1][0]["boxes"].format is tv_tensors.BoundingBoxFormat.XYXY
+
+
+def test_rotated_boxes_have_the_bits_of_the_annotation(table: AnnotationTable) -> None:
+    rotated = np.array(table.rotated_boxes)
+    rotated[0] = [20000.3, 19999.7, 30.1, 20.2, -170.3]
+    table = replace(table, rotated_boxes=rotated)
+    boxes = DetectionDataset(table, oriented="rotated")[0][1]["boxes"]
+    assert _plain(boxes)[0].tolist() == rotated[0].tolist()
+
+
+def test_transforms_of_a_data_set_move_corners_without_a_composition_of_this_package(table: AnnotationTable) -> None:
+    rotation = v2.RandomRotation((30, 30))
+    boxes = [
+        DetectionDataset(table, oriented="corners", transforms=steps)[0][1]["boxes"]
+        for steps in (rotation, v2.Compose([rotation]), DecodeAwareCompose([rotation]))
+    ]
+    assert torch.equal(boxes[0], boxes[2])
+    assert torch.equal(boxes[1], boxes[2])
+    # The trapezoid, turned by hand; torchvision would make a rectangle of it.
+    offsets = np.array(_TRAPEZOID) - [80.0, 50.0]
+    cos, sin = np.cos(np.pi / 6), np.sin(np.pi / 6)
+    turned = offsets @ [[cos, -sin], [sin, cos]] + [80.0, 50.0]
+    np.testing.assert_allclose(_plain(boxes[1])[1].reshape(4, 2), turned, atol=0.01)
 
 
 def test_detection_task_refuses_oriented_boxes_before_training(table: AnnotationTable) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
@@ -31,7 +31,7 @@ from lit_loader.transforms import (
 )
 from lit_loader.transforms.elastic import ElasticTransform
 from lit_loader.transforms.mix_objects import Placement, place
-from lit_loader.transforms.oriented import box_corners, boxes_of_corners
+from lit_loader.transforms.oriented import apply_transform, boxes_of_corners, corners_of_boxes
 from lit_loader.transforms.preset_extras import check_holds_oriented
 from lit_loader.transforms.sanitize import DeclaredFields
 
@@ -116,26 +116,29 @@ def _transformed(make: Callable[[], Any], polygon: npt.NDArray[Any], kind: str, 
         return image, None, 0.0
     assert target["boxes"].format.name == kind
     assert target["boxes"].canvas_size == tuple(image.shape[-2:])
-    corners = box_corners(target["boxes"])
+    corners = corners_of_boxes(target["boxes"])
     return image, corners[0], visible_parts(corners, (0, 0, image.shape[2], image.shape[1])).areas[0]
 
 
 @pytest.mark.parametrize("kind", _FORMATS)
 @pytest.mark.parametrize("name", _TRANSFORMS)
 def test_rectangles_stay_on_their_pixels(name: str, kind: str) -> None:
+    num_compared = 0
     for number, polygon in enumerate(rotated_corners(_ROTATED)):
         image, corners, area = _transformed(_TRANSFORMS[name], polygon, kind, seed=number)
         # The border pixels of a small part are too many of its pixels.
-        if area > 800:
+        if area > 500:
             assert _iou(image, corners) > 0.9
+            num_compared += 1
+    assert num_compared >= 4
 
 
 @pytest.mark.parametrize("name", [*_TRANSFORMS, *_BENDING])
 def test_quadrangles_stay_on_their_pixels_as_corners(name: str) -> None:
-    for seed in range(2):
+    for seed in (1, 2):
         image, corners, area = _transformed((_TRANSFORMS | _BENDING)[name], np.array(_TRAPEZOID), "XYXYXYXY", seed)
-        if area > 800:
-            assert _iou(image, corners) > 0.9
+        assert area > 500
+        assert _iou(image, corners) > 0.9
 
 
 @pytest.mark.parametrize("name", _BENDING)
@@ -158,7 +161,7 @@ def test_torchvisions_flips_give_the_same_boxes(kind: str) -> None:
         flips = (RandomHorizontalFlip, RandomVerticalFlip)
         image = tv_tensors.Image(torch.zeros(3, _HEIGHT, _WIDTH, dtype=torch.uint8))
         _, target = flips[axis](1.0)(image, {"boxes": boxes})
-        np.testing.assert_allclose(box_corners(target["boxes"]), box_corners(flip(boxes)), atol=1e-3)
+        np.testing.assert_allclose(corners_of_boxes(target["boxes"]), corners_of_boxes(flip(boxes)), atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", _FORMATS)
@@ -222,7 +225,7 @@ def test_mixed_boxes_stay_on_their_pixels(mix: Any, kind: str) -> None:
             white = samples[number][0][:1].expand(3, -1, -1).clone()
             parts[number] = (tv_tensors.Image(white), {**samples[number][1], "labels": torch.tensor([9])})
             image, target = mix.apply(parts, sample_rng())
-            corners = box_corners(target["boxes"])[target["labels"].numpy() == 9]
+            corners = corners_of_boxes(target["boxes"])[target["labels"].numpy() == 9]
             threshold = 0 if isinstance(mix, MixUp) else 127
             pixels = image.as_subclass(Tensor)[0].numpy()
             visible = (pixels > threshold) & (pixels != 114)
@@ -246,11 +249,112 @@ def test_a_mosaic_keeps_an_object_by_the_visible_share_of_its_polygon() -> None:
     assert visible["boxes"][0, 2].item() == pytest.approx(42 * 2**0.5, abs=4)
 
 
-@pytest.mark.parametrize("transform", [v2.RandomIoUCrop(), CropToObjects()])
-def test_transforms_of_boxes_along_the_axes_are_refused(transform: Any) -> None:
+@pytest.mark.parametrize(
+    ("transform", "match"),
+    [
+        (CropToObjects(), "moves boxes along the axes"),
+        (v2.RandomIoUCrop(), "moves boxes along the axes.*RandomObjectCrop"),
+        (v2.ElasticTransform(), "points beyond the border.*elastic.ElasticTransform"),
+        (v2.ConvertBoundingBoxFormat("XYWHR"), "for a parallelogram"),
+        (v2.ClampBoundingBoxes(), "changes their shape"),
+        (v2.SetClampingMode("hard"), "changes their shape"),
+        (v2.SanitizeBoundingBoxes(), "cross the border.*SanitizeObjects"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_transforms_that_cannot_take_oriented_boxes_are_refused(transform: Any, match: str) -> None:
     check_holds_oriented(detection_transforms(True, zoom_out=0.5, iou_crop=0.5, rotation=10))
-    with pytest.raises(SettingError, match="moves boxes along the axes"):
-        check_holds_oriented(DecodeAwareCompose([v2.RandomApply([transform])]))
+    for steps in (DecodeAwareCompose([v2.RandomApply([transform], p=1.0)]), nn.Sequential(transform)):
+        with pytest.raises(SettingError, match=match):
+            check_holds_oriented(steps)
+        # A user may call transforms without a data set.
+        if not isinstance(transform, CropToObjects):
+            with pytest.raises(SettingError, match=match):
+                apply_transform(steps, _sample(np.array(_TRAPEZOID), "XYXYXYXY"))
+
+
+class _Rotation(v2.RandomRotation):  # type: ignore[misc] # torchvision is untyped
+    """A transform of a user."""
+
+
+_ROTATION: Final = v2.RandomRotation(40)
+
+
+@pytest.mark.parametrize("kind", _FORMATS)
+@pytest.mark.parametrize(
+    "steps",
+    [
+        _Rotation(40),
+        v2.Compose([_ROTATION]),
+        nn.Sequential(v2.Identity(), _ROTATION),
+        DecodeAwareCompose([v2.RandomApply(nn.ModuleList([_ROTATION]), p=1.0)]),
+        v2.RandomChoice([v2.Identity(), v2.RandomOrder([_ROTATION])], p=[0.0, 1.0]),
+    ],
+    ids=lambda steps: type(steps).__name__,
+)
+def test_corners_move_as_points_inside_of_torchvisions_containers(steps: Any, kind: str) -> None:
+    polygon = np.array(_TRAPEZOID)
+    torch.manual_seed(3)
+    image, target = apply_transform(steps, _sample(polygon, kind))
+    # The container draws as torchvision's does, so the image shows the same angle.
+    torch.manual_seed(3)
+    expected_image, _ = steps(_sample(polygon, kind))
+    assert torch.equal(image, expected_image)
+    assert not torch.equal(image, _sample(polygon, kind)[0])
+    if kind == "XYXYXYXY":
+        assert _iou(image, corners_of_boxes(target["boxes"])[0]) > 0.9
+    else:
+        assert target["boxes"][0, 2:4].tolist() == pytest.approx(_boxes(polygon[None], kind)[0, 2:4].tolist(), abs=0.01)
+
+
+@pytest.mark.parametrize("kind", _FORMATS)
+@pytest.mark.parametrize(
+    "transform",
+    [
+        v2.ColorJitter(0.1),
+        v2.ClampKeyPoints(),
+        v2.RandomPerspective(p=0.0),
+        v2.Resize([_HEIGHT, _WIDTH]),
+        RandomObjectCrop(p=0.0),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_boxes_that_nothing_moves_keep_every_bit(transform: Any, kind: str) -> None:
+    rng = np.random.default_rng(0)
+    rotated = np.concatenate([rng.uniform(-50, 250, (20, 4)), rng.uniform(-180, 180, (20, 1))], axis=1)
+    # Without a width, and beyond the canvas.
+    boxes = _boxes(rotated_corners(np.abs(rotated)), kind)
+    if kind == "CXCYWHR":
+        boxes[0] = torch.tensor([50.0, 50.0, 0.0, 20.0, 30.0])
+    image = tv_tensors.Image(torch.zeros(3, _HEIGHT, _WIDTH, dtype=torch.uint8))
+    _, target = apply_transform(transform, (image, {"boxes": boxes.clone(), "labels": torch.zeros(20)}))
+    assert target["boxes"].format is boxes.format
+    assert torch.equal(target["boxes"].as_subclass(Tensor), boxes.as_subclass(Tensor))
+
+
+def test_transforms_of_tensor_types_get_the_boxes() -> None:
+    sample = _sample(np.array(_TRAPEZOID), "CXCYWHR")
+    to_double = v2.ToDtype({tv_tensors.BoundingBoxes: torch.float64, "others": None})
+    converted = DecodeAwareCompose([to_double, v2.RandomRotation(10)])(*sample)[1]["boxes"]
+    assert (converted.dtype, converted.format.name) == (torch.float64, "CXCYWHR")
+    assert type(DecodeAwareCompose([v2.ToPureTensor()])(*sample)[1]["boxes"]) is Tensor
+
+
+def test_mixes_do_not_write_into_boxes_in_double_precision() -> None:
+    boxes = tv_tensors.wrap(
+        _boxes(rotated_corners(_ROTATED), "XYXYXYXY").double(), like=_boxes(np.zeros((0, 4, 2)), "XYXYXYXY")
+    )
+    original = boxes.clone()
+    part = Placement((100, 0, _WIDTH, _HEIGHT), (_HEIGHT, _WIDTH - 100))
+    placed = place({"boxes": boxes}, part, (_HEIGHT, _WIDTH), min_visible=0.1, fields=DeclaredFields())
+    assert len(placed["boxes"]) < len(boxes)
+    assert torch.equal(boxes, original)
+
+
+def test_angles_are_above_minus_180_in_single_precision() -> None:
+    corners = rotated_corners(np.array([[50.0, 50.0, 40.0, 20.0, -180 + 1e-9], [50.0, 50.0, 40.0, 20.0, -179.9]]))
+    degrees = smallest_rectangles(corners)[:, 4].astype(np.float32)
+    assert degrees.tolist() == [180.0, pytest.approx(-179.9)]
 
 
 def test_copy_paste_names_the_format_that_it_cannot_mix() -> None:
