@@ -87,7 +87,7 @@ def _scenes(cfg: DictConfig, folder: str) -> dict[str, Any]:
     """Return the config of a drawn set for an experiment: its own images if it draws them, else larger ones."""
     has_figures = get_class(cfg.datamodule["_target_"]) is KeypointDataModule
     target = f"lit_loader.datasets.{'FiguresSource' if has_figures else 'ShapesSource'}"
-    scenes = {"_target_": target, "num_images": {"train": BATCH_SIZE * NUM_STEPS}, "cache_dir": folder}
+    scenes: dict[str, Any] = {"_target_": target, "num_images": {"train": BATCH_SIZE * NUM_STEPS}, "cache_dir": folder}
     # Without `num_images`, the images are files of a user.
     scenes |= {"image_size": cfg.dataset.image_size if "num_images" in cfg.dataset else 480, "progress": False}
     if has_figures:
