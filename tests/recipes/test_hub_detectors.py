@@ -189,21 +189,22 @@ def test_every_parameter_has_a_gradient_without_auxiliary_losses(name: str) -> N
     assert [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
 
 
-@pytest.mark.parametrize("name", ["rt_detr", "rf_detr"])
-def test_half_precision_does_not_round_scores_and_boxes_again(name: str) -> None:
-    torch.manual_seed(0)
-    model: Any = rf_detr(num_classes=3) if name == "rf_detr" else builder(name)(num_classes=3)
-    logits_name = "pred_logits" if name == "rf_detr" else "logits"
-    logits = torch.linspace(-1, 1, 20).reshape(1, 10, 2).bfloat16()
-    boxes = torch.linspace(0.3, 0.6, 40).reshape(1, 10, 4).bfloat16()
-    outputs = {logits_name: logits, "pred_boxes": boxes}
-    model.detector.forward = lambda *_, **__: outputs if name == "rf_detr" else SimpleNamespace(**outputs)
+def assert_not_rounded_to_half_precision(model: Any, logits_name: str) -> None:
+    """Check scores and boxes in pixels of a network whose outputs are in half precision, as under autocast."""
+    outputs = {
+        logits_name: torch.linspace(-1, 1, 20).reshape(1, 10, 2).bfloat16(),
+        "pred_boxes": torch.linspace(0.3, 0.6, 40).reshape(1, 10, 4).bfloat16(),
+    }
+    model.detector.forward = lambda *_, **__: outputs if logits_name == "pred_logits" else SimpleNamespace(**outputs)
     (detections,) = model.eval()([torch.rand(3, 700, 900)])
-    scores = detections["scores"]
-    assert not torch.equal(scores, scores.bfloat16().float())
-    assert not torch.equal(detections["boxes"], detections["boxes"].bfloat16().float())
+    for field in ("scores", "boxes"):
+        assert not torch.equal(detections[field], detections[field].bfloat16().float())
     with pytest.raises(ValueError, match=r"float32, got torch.bfloat16; pass precision='bf16-mixed'"):
         model.bfloat16()(mixed_batch()[0])
+
+
+def test_half_precision_does_not_round_scores_and_boxes_again() -> None:
+    assert_not_rounded_to_half_precision(builder("rt_detr")(num_classes=3), "logits")
 
 
 def test_images_are_resized_normalised_and_padded_once() -> None:
@@ -240,6 +241,7 @@ def test_rf_detr_learns_a_batch_and_its_boxes_return_to_pixels() -> None:
     torch.testing.assert_close(detections["boxes"][:2], targets[0]["boxes"])
     assert detections["labels"][:2].tolist() == [1, 2]
     assert not (empty["scores"] > 0.5).any()
+    assert_not_rounded_to_half_precision(model, "pred_logits")
 
 
 def test_frozen_backbones_stay_as_they_are() -> None:
