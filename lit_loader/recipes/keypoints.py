@@ -94,7 +94,8 @@ class KeypointTask(DetectionTask):
         **training: Any,
     ) -> None:
         keypoint_names = check_names("keypoint_names", keypoint_names)
-        sigmas = list(KeypointSchema(names=tuple(keypoint_names), sigmas=sigmas).sigmas)
+        schema_fields: dict[str, Any] = {"names": keypoint_names, "sigmas": sigmas}  # any sequences become tuples
+        sigmas = list(KeypointSchema(**schema_fields).sigmas)
         # `keep_arguments` saves the values that the parameters have now.
         super().__init__(model, class_names=class_names, weights=weights, max_detections=max_detections, **training)
         self.keypoint_names = tuple(keypoint_names)

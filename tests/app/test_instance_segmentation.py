@@ -23,7 +23,8 @@ SMALL = [
     "model=maskrcnn_small",
     "model.model.channels=8",
     "model.model.head_channels=8",
-    "model.model.strides=[8,16,32]",
+    "model.model.strides=[4,8]",
+    "model.model.anchor_sizes=[16,32]",
 ]
 SMALL += ["model.model.min_size=64", "model.model.max_size=96", "model.model.score_thresh=0.0"]
 SMALL += ["model.model.detections_per_img=3", "datamodule.masks=true", "datamodule.batch_size=2", "workers=inline"]
