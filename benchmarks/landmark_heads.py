@@ -2,9 +2,10 @@
 
 ``python -m benchmarks.landmark_heads --faces FOLDER`` reads ``training_frames_keypoints.csv`` and ``training/`` of
 Udacity's facial keypoints. A fifth of the people is held out. Models from scratch, optimizer and transforms are those
-of the experiment ``faces`` with ``model=heatmaps_small`` and ``model=regression_small``. Contenders train in turn, each for the same CPU time of one thread, loading included, so
-that other work on the machine does not change the result; the learning rate follows this time. The weights at its end
-are scored, so that no contender gains from the choice of a checkpoint.
+of the experiment ``faces`` with ``model=heatmaps_small`` and ``model=regression_small``. Contenders train in turn, each
+for the same CPU time of one thread, loading included, so that other work on the machine does not change the result; the
+learning rate follows this time. The weights at its end are scored, so that no contender gains from the choice of a
+checkpoint.
 """
 
 from __future__ import annotations

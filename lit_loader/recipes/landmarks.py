@@ -208,12 +208,13 @@ class LandmarkTask(Task):
         self.head = head
         self.keypoint_names = tuple(check_names("keypoint_names", keypoint_names))
         self.class_names = None if class_names is None else tuple(check_names("class_names", class_names))
-        attributes = attributes or {}
-        if not isinstance(attributes, Mapping):
+        names_by_attribute: Any = attributes or {}  # configs often list attributes without their values
+        if not isinstance(names_by_attribute, Mapping):
             rule = "is not a dict from the name of each attribute to the names of its values"
             raise SettingError("attributes", attributes, rule, 'give one such as {"glasses": ["no", "yes"]}')
         self.attributes = {
-            str(name): tuple(check_names(f"attributes[{name!r}]", values)) for name, values in attributes.items()
+            str(name): tuple(check_names(f"attributes[{name!r}]", values))
+            for name, values in names_by_attribute.items()
         }
         self.test_time_flip = test_time_flip
         # Check pairs without flips too; only flips need known pairs.

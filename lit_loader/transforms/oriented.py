@@ -25,8 +25,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from lit_loader.annotations.quadrangles import rotated_corners
-from lit_loader.annotations.quadrangles import clockwise, smallest_rectangles
+from lit_loader.annotations.quadrangles import clockwise, rotated_corners, smallest_rectangles
 from lit_loader.errors import SettingError
 from lit_loader.transforms.scheduled import current_transform
 
