@@ -2,7 +2,7 @@
 
 NOTE [Objects of a tile]
     A box is first clipped to its image, because the part outside is invisible. A tile then has the object if it shows
-    at least the share ``keep`` of the clipped area; areas of oriented boxes are those of their polygons. A box without
+    at least the share ``keep`` of the clipped area; the area of an oriented box is that of its polygon. A box without
     area has no share: every tile that touches it has the object. A crowd region is in every tile that shows any part of
     it. The tile that shows most of an object has it at any share, the first one if several show equally much, so no
     object gets lost, even if it is larger than a tile or at the corner of four tiles.

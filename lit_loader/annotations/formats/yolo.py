@@ -506,7 +506,7 @@ def _with_skeleton(schema: KeypointSchema, entries: Mapping[str, Any]) -> Keypoi
 
 
 def _with_numbers(value: Any) -> Any:
-    """Return the value of an entry with whole numbers in the place of their texts."""
+    """Convert the texts of whole numbers in nested lists to ints."""
     if isinstance(value, list):
         return [_with_numbers(part) for part in value]
     return int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value) else value
