@@ -3,8 +3,7 @@
 ``python -m benchmarks.experiments`` measures all experiments, ``python -m benchmarks.experiments NAME...`` some. Each
 runs in a process of its own, with the experiment's model and transforms, on drawn scenes instead of its data: of the
 experiment's size for an embedded set, else of 480 pixels, which torchvision's detectors resize to 800. Memory is the
-largest resident size during the steps, less that before the model was built. Seconds are those of one core, with one
-thread.
+largest resident size during the steps, less the size before the model was built. Seconds are CPU seconds of one thread.
 """
 
 from __future__ import annotations

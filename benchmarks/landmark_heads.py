@@ -139,7 +139,7 @@ def compare_heads(folder: Path, *, seeds: int, seconds: float) -> dict[str, list
         progress=False,
     )
     runs: dict[str, list[Mapping[str, float]]] = {name: [] for name in CONTENDERS}
-    # Seeds outside: a slow spell of the machine then hits all contenders alike.
+    # The outer loop is over seeds, so that a slow spell of the machine hits all contenders alike.
     for seed in range(seeds):
         for name, results in runs.items():
             results.append(train(source, name, seed=seed, seconds=seconds))

@@ -89,7 +89,7 @@ class KeypointSchema:
         }
 
     def _checked_sigmas(self) -> tuple[float, ...]:
-        sigmas: Any = self.sigmas  # may come from a config
+        sigmas: Any = self.sigmas  # a config can hold any type
         if isinstance(sigmas, str) or not isinstance(sigmas, Sequence | np.ndarray):
             raise TypeError(f"expected sigmas as one number per point, got {sigmas!r}")
         if len(self.sigmas) not in (0, len(self.names)):
@@ -165,7 +165,7 @@ def names_without_mirror(schema: KeypointSchema) -> tuple[str, ...]:
 
 
 def _side(words: tuple[str, ...], all_words: Sequence[tuple[str, ...]]) -> str:
-    """Return "l" or "r" for the words of a name, or "" if they name no side or both."""
+    """Return the side that the words of a name mention: "l", "r", or "" for none or both."""
     sides = [word for word in words if word in _OPPOSITE_WORDS]
     opposite = tuple(_OPPOSITE_WORDS.get(word, word) for word in words)
     if len(sides) != 1 or (len(sides[0]) == 1 and opposite not in all_words):

@@ -2,7 +2,7 @@
 
 NOTE [Objects of a tile]
     A box is first clipped to its image, because the part outside is invisible. A tile then has the object if it shows
-    at least the share ``keep`` of the clipped area; the area of an oriented box is that of its polygon. A box without
+    at least the share ``keep`` of the clipped area; oriented boxes have the area of their polygon. A box without
     area has no share: every tile that touches it has the object. A crowd region is in every tile that shows any part of
     it. The tile that shows most of an object has it at any share, the first one if several show equally much, so no
     object gets lost, even if it is larger than a tile or at the corner of four tiles.
@@ -100,7 +100,7 @@ def tile_table(table: AnnotationTable, tiling: Tiling, *, exif_orientation: bool
     A tile has a ``region``, its size, and the path, ids and stamp of its image. Objects are chosen as in NOTE [Objects
     of a tile]. Their boxes are clipped to the tile and relative to its left upper corner, and an object that the tile
     cuts is ``truncated`` and has no annotated area (NaN). Oriented boxes are relative to the same corner, and never
-    clipped. Keypoints are relative to it too; those outside the tile have visibility 0. Masks cover the whole image.
+    clipped. Keypoints are relative to it too; points outside the tile have visibility 0. Masks cover the whole image.
 
     The sizes of images that the table does not know are read from the files' headers. An image whose header cannot be
     read gets one row with all of its objects and a region of zeros, which is the whole file; reading its sample raises

@@ -78,7 +78,7 @@ def _with_image_files(cfg: DictConfig) -> DictConfig:
             "progress": OmegaConf.select(cfg, "dataset.progress", default=True),
         }
         copy.datamodule.source = "${dataset}"
-        # Images have no annotated attributes, and the names of predicted ones come from the checkpoint.
+        # Images have no annotated attributes; the checkpoint names the predicted attributes.
         if "attributes" in copy.datamodule:
             copy.datamodule.attributes = []
     if cuts_objects:

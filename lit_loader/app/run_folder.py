@@ -134,7 +134,7 @@ class RunPage:
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         run = self._run
-        # A value such as `${oc.env:NAME}` stays as it is written.
+        # A value such as `${oc.env:NAME}` stays unresolved.
         cfg: Any = OmegaConf.to_container(run.cfg, resolve=False)
         experiment = _experiment()
         if experiment is not None:
@@ -213,7 +213,7 @@ def secret_overrides(checkpoint: str) -> list[str]:
 
 
 def _program() -> list[str]:
-    """Return the words that start a training; an app other than lit-loader has its own main file."""
+    """Return the words that start a training: lit-loader train, or python with the main file of another app."""
     if Path(sys.argv[0]).absolute().parent == Path(__file__).parent:
         return ["lit-loader", "train"]
     return ["python", sys.argv[0]]

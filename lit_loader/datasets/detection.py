@@ -100,7 +100,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         masks: Add the masks, drawn from polygons or run lengths for each sample; the table must have masks.
         attributes: Names of the table's attributes to add, or ``"all"``.
         oriented: ``"corners"`` or ``"rotated"`` for oriented ``boxes``, None for boxes along the axes. torchvision's
-            transforms then move corners as points; a function of yours gets the boxes. The table must have some.
+            transforms then move corners as points; your own function gets boxes. The table must have oriented boxes.
         reading: Settings for reading image files.
         cache: Cache decoded images in a file that processes and runs share: True, or `CacheSettings` with a folder, a
             size and a budget. With a size, larger images and their targets are shrunk to it.

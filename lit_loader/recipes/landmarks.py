@@ -217,7 +217,7 @@ class LandmarkTask(Task):
             for name, values in names_by_attribute.items()
         }
         self.test_time_flip = test_time_flip
-        # Check pairs without flips too; only flips need known pairs.
+        # Wrong pairs are an error even without flips; missing pairs only with flips.
         needs_pairs = test_time_flip or flip_pairs is not None
         self._mirror_order = mirror_order(len(self.keypoint_names), flip_pairs) if needs_pairs else ()
         # Before the model: wrong settings of the metric should raise before weights are downloaded.
@@ -257,7 +257,7 @@ class LandmarkTask(Task):
             ``(B, num_classes)``; with attributes ``attribute_logits``, a dict of float32 ``(B, num_values)`` by name.
 
         Raises:
-            ValueError: If the model returns no points, or those of another ``head``.
+            ValueError: If the model returns no points, or points of another ``head``.
         """
         outputs = self._outputs(images)
         predictions: dict[str, Any] = {}

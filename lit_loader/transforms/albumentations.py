@@ -156,7 +156,7 @@ class AlbumentationsTransform(nn.Module):
         boxes = target.get("boxes")
         if is_oriented(boxes):
             rule = f"moves boxes along the axes, and these have the format {boxes.format.name}"
-            raise self._error(rule, "leave out the transforms that move pixels, or use those of torchvision")
+            raise self._error(rule, "leave out the transforms that move pixels, or use torchvision's transforms")
         masks = target.get("masks")
         points_and_visibility = target_points(target)
         object_fields = [] if boxes is None else self._object_fields(target)

@@ -218,14 +218,20 @@ def place(
     if points_and_visibility is not None:
         points, visibility = points_and_visibility
         moved_points = placement.points(points.as_subclass(Tensor).numpy()[rows])
-        low = np.array(placement.region[:2])
-        high = np.array(placement.region[2:])
-        # Another image may have the pixel at the right or lower edge, except at the edge of the canvas.
-        is_below = (moved_points < high) | ((moved_points == high) & (high == (canvas_size[1], canvas_size[0])))
-        is_inside = ((moved_points >= low) & is_below).all(axis=2)
+        is_inside = _are_inside(moved_points, placement.region, canvas_size)
         result["keypoints"] = moved_points
         result["visibility"] = torch.from_numpy(np.where(is_inside, visibility.numpy()[rows], np.uint8(0)))
     return result
+
+
+def _are_inside(points: npt.NDArray[Any], region: Sequence[int], canvas_size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """Return which points ``(N, K, 2)`` a region of the canvas has."""
+    low = np.array(region[:2])
+    high = np.array(region[2:])
+    # Another image may have the pixel at the right or lower edge, except at the edge of the canvas.
+    is_below = (points < high) | ((points == high) & (high == (canvas_size[1], canvas_size[0])))
+    are_inside: npt.NDArray[np.bool_] = ((points >= low) & is_below).all(axis=2)
+    return are_inside
 
 
 def _shown_objects(

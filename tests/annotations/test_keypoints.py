@@ -190,8 +190,8 @@ def test_joined_tables_share_sigmas_and_skeleton_and_refuse_different_ones():
     for schemas in itertools.permutations((bare, None, with_sigmas, with_skeleton)):
         assert common_schema(schemas) == full
     assert common_schema((None, None)) is None
-    others = (replace(bare, sigmas=(0.1, 0.3)), replace(bare, flip_pairs=()), KeypointSchema(names=("a", "b", "c")))
-    for other in others:
+    conflicts = (replace(bare, sigmas=(0.1, 0.3)), replace(bare, flip_pairs=()), KeypointSchema(names=("a", "b", "c")))
+    for other in conflicts:
         with pytest.raises(ValueError, match="differ; read both sets with one schema"):
             common_schema((full, other))
 

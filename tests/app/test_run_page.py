@@ -1,4 +1,4 @@
-"""``README.md`` of a run: its figures and links, and its commands, which run as they are typed."""
+"""``README.md`` of a run: figures, links, and commands that run when pasted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(tmp_path):
 
 
 def commands_of(page):
-    """Return the words of each command, as bash reads them."""
+    """Split each command into words by the rules of bash."""
     lines = re.findall(r"^lit-loader .*$", page, re.MULTILINE)
     return [shlex.split(line)[1:] for line in lines]
 

@@ -82,7 +82,7 @@ def test_a_flip_without_the_pair_of_a_side_warns_before_training_only(tmp_path):
         batch_of(table).first_batch("train")
     with warnings.catch_warnings(action="error"):
         batch_of(table, train_transforms=STILL).first_batch("train")
-        # Pairs that the user passes, complete or not, are taken as they are.
+        # The check leaves pairs alone that the user passes, complete or not.
         batch_of(table, train_transforms={"flip_pairs": [(0, 1)]}).first_batch("train")
         KeypointDataModule(DrawnSource(val=table), num_workers=0).first_batch("val")
         batch_of(draw_set(tmp_path, num_images=4)).first_batch("train")
@@ -101,8 +101,8 @@ def test_mirror_pairs_are_those_that_training_exchanges(tmp_path):
     without = draw_set(tmp_path, num_images=4, flip_pairs=[])
     assert pairs_of(without) == ()
     assert pairs_of(without, flip_pairs=[(0, 1)]) == ((0, 1),)
-    own = KeypointDataModule(DrawnSource(train=table), train_transforms=lambda image, target: (image, target))
-    assert own.mirror_pairs(table) == ()
+    custom = KeypointDataModule(DrawnSource(train=table), train_transforms=lambda image, target: (image, target))
+    assert custom.mirror_pairs(table) == ()
 
 
 @pytest.mark.parametrize("min_points", [0, 1, 3])

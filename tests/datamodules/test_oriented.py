@@ -166,7 +166,8 @@ def test_transforms_of_a_data_set_move_corners_without_a_composition_of_this_pac
     assert torch.equal(boxes[1], boxes[2])
     # The trapezoid, turned by hand; torchvision would make a rectangle of it.
     offsets = np.array(_TRAPEZOID) - [80.0, 50.0]
-    cos, sin = np.cos(np.pi / 6), np.sin(np.pi / 6)
+    cos = np.cos(np.pi / 6)
+    sin = np.sin(np.pi / 6)
     turned = offsets @ [[cos, -sin], [sin, cos]] + [80.0, 50.0]
     np.testing.assert_allclose(_plain(boxes[1])[1].reshape(4, 2), turned, atol=0.01)
 

@@ -72,9 +72,9 @@ def test_a_mirrored_figure_is_a_figure_by_its_pairs_and_limbs(table: AnnotationT
     # Shoulders and hips of the mirror image, with exchanged names, are on the sides where the figures have them.
     order = [mirror.get(point, point) for point in range(13)]
     exchanged = 96 - table.keypoints[:, order, 0]
-    for left in (1, 7):
-        seen = (table.visibility[:, left : left + 2] > 0).all(axis=1)
-        assert (exchanged[seen, left] > exchanged[seen, left + 1]).all()
+    for position in (1, 7):
+        seen = (table.visibility[:, position : position + 2] > 0).all(axis=1)
+        assert (exchanged[seen, position] > exchanged[seen, position + 1]).all()
         assert seen.sum() > 10
 
 

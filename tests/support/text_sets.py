@@ -135,7 +135,7 @@ def make_yolo_pose(root: Path) -> list[str]:
 
 
 def make_dota(root: Path) -> list[str]:
-    # Of two sizes, so that they are no copies.
+    # Two sizes, because equal files would be copies.
     write_image(root / "images/P1.png")
     write_image(root / "images/P2.png", (40, 30))
     (root / "labelTxt").mkdir()

@@ -62,7 +62,8 @@ _FOUR_POINTS: Final = (
 )
 
 
-class _RowFormat(NamedTuple):
+@dataclass(frozen=True)
+class _RowFormat:
     """Properties that all rows of a set share.
 
     Attributes:
@@ -173,7 +174,7 @@ class YoloReader(Reader):
         units: list[_Unit] = []
         if self.schema is None and row_format.keypoints is not None:
             try:
-                row_format = row_format._replace(keypoints=_with_skeleton(row_format.keypoints, data.entries))
+                row_format = replace(row_format, keypoints=_with_skeleton(row_format.keypoints, data.entries))
             except (TypeError, ValueError) as error:
                 # Only drawings need it, so the points are read all the same.
                 problem = "bad_skeleton", f"the points are read without their skeleton: {error}"

@@ -213,13 +213,13 @@ def test_contradicting_options_are_refused(coco, options, error, words):
 
 
 def test_skeleton_counts_from_one_and_coco_names_have_coco_sigmas(coco):
-    known = KEYPOINT_SCHEMAS["coco_17"]
-    coco.category(2, "person", keypoints=list(known.names), skeleton=[[a + 1, b + 1] for a, b in known.skeleton])
+    schema = KEYPOINT_SCHEMAS["coco_17"]
+    coco.category(2, "person", keypoints=list(schema.names), skeleton=[[a + 1, b + 1] for a, b in schema.skeleton])
     coco.add(category_id=2, keypoints=[1, 1, 2] * 17)
-    assert coco.read().keypoint_schema == known
+    assert coco.read().keypoint_schema == schema
     # Without a skeleton, or with flip pairs as this package writes them, the names still tell the rest.
-    coco.categories[1] |= {"skeleton": [], "flip_pairs": list(known.flip_pairs)}
-    assert coco.read().keypoint_schema == known
+    coco.categories[1] |= {"skeleton": [], "flip_pairs": list(schema.flip_pairs)}
+    assert coco.read().keypoint_schema == schema
     coco.categories[1] |= {"skeleton": [[1, 2]], "sigmas": [0.5] * 17}
     schema = coco.read().keypoint_schema
     assert (schema.skeleton, schema.sigmas) == (((0, 1),), (0.5,) * 17)

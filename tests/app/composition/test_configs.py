@@ -73,7 +73,7 @@ def test_every_trainer_is_built(option, run_folder):
     assert trainer.default_root_dir == str(run_folder / "run")
 
 
-# Those of transformers and RF-DETR are built smaller, in tests/recipes/test_hub_detectors.py.
+# tests/recipes/test_hub_detectors.py builds smaller detectors of transformers and RF-DETR.
 @pytest.mark.parametrize("option", sorted({*OPTIONS["model"]} - {"transformers", "rfdetr"}))
 def test_every_model_is_built_without_a_download(option):
     node = node_of("model", option)

@@ -396,12 +396,11 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
             not_read.append("<pose> of an <object>")
         if values:
             fields["attributes"] = values
-    has_box = "bndbox" in texts
+    has_box = "bndbox" in texts or "robndbox" in texts
     if texts.get("type", "") not in _BOX_TYPES:
         not_read.append("<type> of an <object>")
     if "robndbox" in texts:
         fields["oriented"] = _read_oriented(element, shift)
-        has_box = True
     # Points that are not read still give the tight box of an object without a box.
     points = {} if has_box and not keypoints else _read_points(element)
     if not has_box and not points:
