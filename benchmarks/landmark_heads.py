@@ -139,7 +139,7 @@ def compare_heads(folder: Path, *, seeds: int, seconds: float) -> dict[str, list
         progress=False,
     )
     runs: dict[str, list[Mapping[str, float]]] = {name: [] for name in CONTENDERS}
-    # The outer loop is over seeds, so that a slow spell of the machine hits all contenders alike.
+    # Contenders alternate, so that a slow spell of the machine hits all of them.
     for seed in range(seeds):
         for name, results in runs.items():
             results.append(train(source, name, seed=seed, seconds=seconds))

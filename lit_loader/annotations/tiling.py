@@ -100,7 +100,7 @@ def tile_table(table: AnnotationTable, tiling: Tiling, *, exif_orientation: bool
     A tile has a ``region``, its size, and the path, ids and stamp of its image. Objects are chosen as in NOTE [Objects
     of a tile]. Their boxes are clipped to the tile and relative to its left upper corner, and an object that the tile
     cuts is ``truncated`` and has no annotated area (NaN). Oriented boxes are relative to the same corner, and never
-    clipped. Keypoints are relative to it too; points outside the tile have visibility 0. Masks cover the whole image.
+    clipped. Keypoints are relative to it too, and have visibility 0 outside of the tile. Masks cover the whole image.
 
     The sizes of images that the table does not know are read from the files' headers. An image whose header cannot be
     read gets one row with all of its objects and a region of zeros, which is the whole file; reading its sample raises

@@ -213,7 +213,7 @@ def secret_overrides(checkpoint: str) -> list[str]:
 
 
 def _program() -> list[str]:
-    """Return the words that start a training: lit-loader train, or python with the main file of another app."""
+    """Return the words of the command that started this run, such as lit-loader train."""
     if Path(sys.argv[0]).absolute().parent == Path(__file__).parent:
         return ["lit-loader", "train"]
     return ["python", sys.argv[0]]

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from lit_loader.errors import SettingError
 from lit_loader.recipes import ClassificationTask, LandmarkTask
 from lit_loader.recipes.flip_average import average_answers, average_logits
+from tests.support.batch_fields import with_fields
 from tests.support.drawn_batches import CLASSES, FINISH, classification_batch, landmark_batch
 from tests.support.toy_task import trainer
 
@@ -148,8 +149,8 @@ def classification_batch_of(images: Tensor) -> Any:
 
 def test_tests_are_averaged_and_validations_are_not(tmp_path: Any) -> None:
     batch = landmark_batch(2)
-    batch = batch._replace(
-        images=lights(), keypoints=torch.full((2, 3, 2), 20.0), mask=torch.ones(2, 3, dtype=torch.bool)
+    batch = with_fields(
+        batch, images=lights(), keypoints=torch.full((2, 3, 2), 20.0), mask=torch.ones(2, 3, dtype=torch.bool)
     )
     running = trainer(tmp_path)
     errors = {}

@@ -12,6 +12,7 @@ from torchvision.models import get_model_builder
 from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 
 from lit_loader.recipes import MultiTask
+from tests.support.batch_fields import with_fields
 from tests.support.drawn_batches import (
     CLASSES,
     CORNERS,
@@ -49,7 +50,8 @@ def test_boxes_classes_points_and_an_attribute_of_drawn_squares_are_learned() ->
 
 def test_masked_values_do_not_contribute_to_the_loss() -> None:
     batch = multi_task_batch(4)
-    changed = batch._replace(
+    changed = with_fields(
+        batch,
         keypoints=torch.where(batch.keypoint_mask[..., None], batch.keypoints, 31.0),
         boxes=torch.where(batch.object_mask[..., None], batch.boxes, 7.0),
         labels=torch.where(batch.object_mask, batch.labels, 99),
@@ -60,14 +62,15 @@ def test_masked_values_do_not_contribute_to_the_loss() -> None:
 def test_crowd_regions_are_not_trained_on() -> None:
     batch = multi_task_batch(2)
     empty = multi_task_batch(2, empty=[0])
-    crowd = batch._replace(iscrowd=torch.tensor([[1, 0], [0, 0]]))
+    crowd = with_fields(batch, iscrowd=torch.tensor([[1, 0], [0, 0]]))
     batch_loss, crowd_loss, empty_loss = (overfit(task(), targets, steps=1) for targets in (batch, crowd, empty))
     assert crowd_loss == empty_loss != batch_loss
 
 
 def test_objects_without_points_and_attribute_contribute_to_the_other_losses() -> None:
     batch = multi_task_batch(2)
-    boxes_only = batch._replace(
+    boxes_only = with_fields(
+        batch,
         visibility=torch.zeros_like(batch.visibility),
         keypoint_mask=torch.zeros_like(batch.keypoint_mask),
         attributes={"finish": torch.full_like(batch.labels, -1)},
@@ -93,7 +96,7 @@ def test_images_without_objects_train_and_score(tmp_path: Any) -> None:
 def test_padding_of_images_changes_neither_the_loss_nor_predictions() -> None:
     batch = multi_task_batch(2)
     model = task(EVERY_SCORE)
-    padded = batch._replace(images=torch.nn.functional.pad(batch.images, (0, 40, 0, 24), value=0.7))
+    padded = with_fields(batch, images=torch.nn.functional.pad(batch.images, (0, 40, 0, 24), value=0.7))
     assert overfit(task(), batch, steps=1) == overfit(task(), padded, steps=1)
     model.eval()
     with torch.no_grad():
@@ -189,7 +192,7 @@ def test_frozen_detector_leaves_only_the_heads_to_train(tmp_path: Any) -> None:
 
 def test_unnamed_attribute_value_is_refused_in_a_step_and_before_the_transfer() -> None:
     batch = multi_task_batch(1)
-    wrong = batch._replace(attributes={"finish": torch.full_like(batch.labels, 2)})
+    wrong = with_fields(batch, attributes={"finish": torch.full_like(batch.labels, 2)})
     for check in (lambda: task().training_step(wrong, 0), lambda: task().check_batch(wrong)):
         with pytest.raises(ValueError, match="must be in 0 to 1 for 'finish'"):
             check()
@@ -200,6 +203,6 @@ def test_batches_without_the_attribute_an_area_or_objects_are_refused() -> None:
     with pytest.raises(ValueError, match=r"no attributes \['colour'\]"):
         task(attributes={"colour": ("red", "blue")}).training_step(batch, 0)
     with pytest.raises(ValueError, match="SanitizeObjects"):
-        task().training_step(batch._replace(boxes=torch.zeros_like(batch.boxes)), 0)
+        task().training_step(with_fields(batch, boxes=torch.zeros_like(batch.boxes)), 0)
     with pytest.raises(TypeError, match="MultiTaskDataModule"):
         task().training_step(landmark_batch(1), 0)

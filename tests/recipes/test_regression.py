@@ -22,6 +22,7 @@ from lit_loader.recipes import (
     regression_small,
 )
 from lit_loader.recipes.regression_model import average_cells
+from tests.support.batch_fields import with_fields
 from tests.support.drawn_batches import CLASSES, CORNERS, FINISH, fit, landmark_batch, overfit
 from tests.support.small_tasks import constant_builder
 
@@ -58,9 +59,9 @@ def test_points_of_drawn_squares_are_regressed_to_two_pixels(point_loss: Any) ->
 
 def test_masked_points_do_not_contribute_to_the_regression_loss() -> None:
     batch = landmark_batch(4)
-    moved = batch._replace(keypoints=torch.where(batch.mask[..., None], batch.keypoints, math.nan))
+    moved = with_fields(batch, keypoints=torch.where(batch.mask[..., None], batch.keypoints, math.nan))
     assert overfit(task(), batch, steps=2) == overfit(task(), moved, steps=2)
-    assert overfit(task(), batch._replace(mask=torch.zeros_like(batch.mask)), steps=1) == [0.0]
+    assert overfit(task(), with_fields(batch, mask=torch.zeros_like(batch.mask)), steps=1) == [0.0]
 
 
 def test_loss_is_that_of_shares_of_the_crop() -> None:
@@ -140,7 +141,9 @@ def test_outputs_that_are_not_the_points_are_refused(output: Any, match: str) ->
 def test_attributes_are_learned_and_scored(tmp_path: Any, head: str) -> None:
     model = task(head, class_names=CLASSES, attributes={"finish": FINISH})
     batch = landmark_batch(8)
-    unknown = batch._replace(attributes={"finish": torch.where(torch.arange(8) < 2, -1, batch.attributes["finish"])})
+    unknown = with_fields(
+        batch, attributes={"finish": torch.where(torch.arange(8) < 2, -1, batch.attributes["finish"])}
+    )
     overfit(model, unknown, steps=60, learning_rate=1e-2)
     with torch.no_grad():
         predictions = model.predict_step(batch, 0)
@@ -184,7 +187,7 @@ def test_attributes_have_a_loss_and_must_fit_the_batch() -> None:
         task(attributes={"colour": ["red"]}).training_step(batch, 0)
     with pytest.raises(ValueError, match=r"attribute_logits of \['finish'\] by name"):
         task_returning({"points": torch.zeros(2, 4, 2)}, attributes={"finish": FINISH}).training_step(batch, 0)
-    wrong = batch._replace(attributes={"finish": torch.tensor([0, 2])})
+    wrong = with_fields(batch, attributes={"finish": torch.tensor([0, 2])})
     with pytest.raises(ValueError, match=r"must be in 0 to 1 for 'finish'"):
         task(attributes={"finish": FINISH}).training_step(wrong, 0)
     with pytest.raises(ValueError, match="finish"):
