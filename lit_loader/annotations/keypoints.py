@@ -165,7 +165,7 @@ def names_without_mirror(schema: KeypointSchema) -> tuple[str, ...]:
 
 
 def _side(words: tuple[str, ...], all_words: Sequence[tuple[str, ...]]) -> str:
-    """Return the side in the words of a name, "l" or "r", or "" for none or both."""
+    """Find the side in a name: "l", "r", or "" without one side."""
     sides = [word for word in words if word in _OPPOSITE_WORDS]
     opposite = tuple(_OPPOSITE_WORDS.get(word, word) for word in words)
     if len(sides) != 1 or (len(sides[0]) == 1 and opposite not in all_words):

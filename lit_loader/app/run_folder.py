@@ -213,7 +213,7 @@ def secret_overrides(checkpoint: str) -> list[str]:
 
 
 def _program() -> list[str]:
-    """Return the words of the command that started this run, such as lit-loader train."""
+    """Return the command that started this run, such as ``lit-loader train``, word by word."""
     if Path(sys.argv[0]).absolute().parent == Path(__file__).parent:
         return ["lit-loader", "train"]
     return ["python", sys.argv[0]]
