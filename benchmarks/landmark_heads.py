@@ -42,7 +42,7 @@ CONTENDERS: Final[dict[str, tuple[str, nn.Module]]] = {
 """Model and loss of the points by the name of the contender."""
 
 LEARNING_RATES: Final = {"heatmaps_small": 0.003, "regression_small": 0.001}
-"""Learning rates of the shipped configs, the better of 0.003 and 0.001 for the model."""
+"""Learning rates of the shipped configs. Heatmaps did as well at 0.001, regression worse at 0.003."""
 
 
 class CpuClock(pl.Callback):

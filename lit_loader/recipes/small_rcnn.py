@@ -14,6 +14,8 @@ from torchvision.ops import MultiScaleRoIAlign
 
 from lit_loader.recipes.network import IMAGE_MEAN, IMAGE_STD, PyramidBackbone
 
+__all__ = ["keypointrcnn_small", "maskrcnn_small"]
+
 
 def maskrcnn_small(
     *,
