@@ -18,7 +18,7 @@ LAYERS = [
     ["__version__", "errors", "types"],
     ["foundation"],
     ["seeding", "memory"],
-    ["schedules"],
+    ["schedules", "storage"],
     ["annotations"],
     ["samplers", "collate", "images"],
     ["mixing"],

@@ -1,29 +1,17 @@
-"""Store an annotation table as one Arrow file, written atomically, and map it back without trusting it."""
+"""Store an annotation table as one Arrow file, and map it back without trusting it."""
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import numpy.typing as npt
-import pyarrow as pa
-
 from lit_loader.annotations.columns import Attribute, ColumnSpec
 from lit_loader.annotations.problems import ReadReport
-from lit_loader.errors import CacheError
-from lit_loader.foundation.files import new_file
+from lit_loader.foundation.array_file import read_arrays, write_arrays
 
 __all__ = ["read_table", "write_table"]
 
-_Arrays = dict[str, npt.NDArray[Any]]
-
-# NOTE [One row of lists]
-# The columns of a record batch have one length, a table's columns several (images, objects, bytes of names). So
-# the file has a single row whose cells are large lists: each cell is one flat numpy array, whose buffer Arrow aligns
-# and maps. The file's schema contains a JSON header and a checksum of header and buffers.
 _FORMAT: Final = 8
 _ATTRIBUTE: Final = "attribute:"
 
@@ -62,7 +50,7 @@ def read_table(path: Path, specs: Mapping[str, ColumnSpec], *, key: str) -> dict
         CacheError: If the file is missing, damaged, or has another key.
         AttributeError, KeyError, TypeError, ValueError: If a value has a wrong type.
     """
-    arrays, header = read_arrays(path, key=key)
+    arrays, header = read_arrays(path, format=_FORMAT, key=key)
     # The table checks all other names.
     if not isinstance(header["split"], str | None):
         raise TypeError(f"expected split as a string or null, got {header['split']!r}")
@@ -77,80 +65,3 @@ def read_table(path: Path, specs: Mapping[str, ColumnSpec], *, key: str) -> dict
         "report": ReadReport.from_dict(header["report"]),
     }
     return {name: part for name, part in header.items() if name not in ("format", "key")} | columns | decoded
-
-
-def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]], header: Mapping[str, Any]) -> None:
-    """Write vectors and a JSON header to ``path``.
-
-    The file is written to a temporary name in the same folder and then renamed, so it is complete even if a writer is
-    killed or several write at once.
-
-    Raises:
-        OSError: If the folder cannot be written.
-    """
-    encoded = json.dumps(header, sort_keys=True).encode()
-    cells = []
-    fields = []
-    for name, array in arrays.items():
-        values = pa.array(array, from_pandas=False)
-        cells.append(pa.LargeListArray.from_arrays(pa.array([0, len(array)], type=pa.int64()), values))
-        fields.append(pa.field(name, cells[-1].type))
-    metadata = {b"header": encoded, b"checksum": _checksum(encoded, arrays)}
-    batch = pa.record_batch(cells, schema=pa.schema(fields, metadata=metadata))
-    with new_file(path) as file, pa.PythonFile(file, mode="w") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-
-
-def read_arrays(path: Path, *, key: str) -> tuple[_Arrays, dict[str, Any]]:
-    """Map a file of `write_arrays` and return its vectors as read-only views, and its header.
-
-    Arrow validates the structure, a checksum the content, and nothing is unpickled. The mapping stays open as long as
-    any of the views exists.
-
-    Raises:
-        CacheError: If the file is missing, damaged, truncated or not a cache file, or its header has another format or
-            key; that is checked before any buffer is read.
-    """
-    try:
-        with pa.memory_map(str(path), "r") as source:
-            reader = pa.ipc.open_file(source)
-            metadata = reader.schema.metadata or {}
-            # Format and key are checked before any buffer is touched, so a stale file costs no reading.
-            encoded = metadata[b"header"]
-            header = json.loads(encoded)
-            if (header["format"], header["key"]) != (_FORMAT, key):
-                raise CacheError(f"{path} was made by another version or from other files; delete it")
-            batch = reader.get_batch(0)
-        batch.validate(full=True)
-        arrays = {name: _view(path, batch, name) for name in batch.schema.names}
-    except FileNotFoundError:
-        raise CacheError(f"the cache file {path} does not exist; read the annotations again") from None
-    except CacheError:
-        raise
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise CacheError(f"{path} is damaged ({type(error).__name__}: {error}); delete it") from None
-    # This reads the whole file once; it also brings its pages into memory.
-    if _checksum(encoded, arrays) != metadata.get(b"checksum"):
-        raise CacheError(f"{path} is damaged (its checksum does not match); delete it")
-    return arrays, header
-
-
-def _checksum(header: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """Return a checksum of header and arrays."""
-    # A CRC takes half the time of a cryptographic hash, which would not stop a forger either.
-    checksum = zlib.crc32(header)
-    for name in sorted(arrays):
-        array = arrays[name]
-        checksum = zlib.crc32(f"\0{name}\0{array.dtype.str}\0{array.size}\0".encode(), checksum)
-        checksum = zlib.crc32(array.data if array.size else b"", checksum)
-    return b"%08x" % checksum
-
-
-def _view(path: Path, batch: Any, name: str) -> npt.NDArray[Any]:
-    column = batch.column(name)
-    values = column.flatten() if pa.types.is_large_list(column.type) and len(column) == 1 else None
-    # A column with nulls, of text or of booleans has no numpy view.
-    if values is None or not pa.types.is_primitive(values.type) or values.null_count or column.null_count:
-        raise CacheError(f"{path}: column {name!r} is not one row of numbers; delete it")
-    view: npt.NDArray[Any] = values.to_numpy(zero_copy_only=True)
-    return view

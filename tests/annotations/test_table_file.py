@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from lit_loader.annotations import AnnotationTable, table_file
-from lit_loader.annotations.table_file import read_arrays, write_arrays
 from lit_loader.errors import CacheError
+from lit_loader.foundation import array_file
+from lit_loader.foundation.array_file import write_arrays
 from tests.support.annotation_tables import full_table
 
 COLUMNS = {
@@ -19,7 +21,9 @@ COLUMNS = {
     "b": np.array([1.5, -2.5], dtype=np.float32),
     "empty": np.zeros(0, dtype=np.uint8),
 }
-HEADER = {"format": table_file._FORMAT, "key": "k", "names": ["ä", "b"]}
+FORMAT = table_file._FORMAT
+HEADER = {"format": FORMAT, "key": "k", "names": ["ä", "b"]}
+read_arrays = partial(array_file.read_arrays, format=FORMAT)
 
 
 @pytest.fixture
@@ -145,7 +149,7 @@ def test_interrupted_write_keeps_old_file(file, monkeypatch):
     def fail(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(table_file.pa.ipc, "new_file", fail)
+    monkeypatch.setattr(array_file.pa.ipc, "new_file", fail)
     with pytest.raises(KeyboardInterrupt):
         write_arrays(file, {"a": np.zeros(1, dtype=np.int64)}, HEADER)
     monkeypatch.undo()

@@ -1,0 +1,20 @@
+"""Stored images that are not files of this host: objects of a store, and members of tar files.
+
+NOTE [Reading ahead]
+    A `Catalog` has one row for each stored image: its object, and its range of bytes there. One fetch process a host
+    reads objects ahead of need, because the order of an epoch is known, and writes them to a `CacheFile`. Workers only
+    read that file. The fetch process is a fresh interpreter and not a fork: the runtime of obstore does not survive a
+    fork, and a fresh process neither copies the training process nor meets its threads.
+
+    - ``settings``: `StorageSettings`, the store's URL, credentials and limits.
+    - ``catalog``: `Catalog`, where the bytes of each image are.
+    - ``protocol``: the folder of a cache, its states, and the messages between processes.
+    - ``cache_file``: `CacheFile`, the sparse file and the mapped state of each image.
+    - ``fetch_process``: the process that fetches, evicts and answers requests.
+    - ``client``: `StorageClient`, which elects and restarts that process and tells it the order.
+    - ``images``: `ImageStore`, which returns the bytes of an image.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []
