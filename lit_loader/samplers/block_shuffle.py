@@ -117,7 +117,10 @@ class BlockShuffleSampler(SizedSampler):
 
         Args:
             sizes: Number of indices of each shard, ``(num_shards,)``, positive.
-            open_shards, block_size, repeats, seed: As for the class.
+            open_shards: As for the class.
+            block_size: As for the class.
+            repeats: As for the class.
+            seed: As for the class.
 
         Raises:
             TypeError, ValueError: As for the class, or if a size is not positive (the first is named).
@@ -135,7 +138,9 @@ class BlockShuffleSampler(SizedSampler):
 
         Args:
             sizes: Number of indices of each shard, int64 ``(num_shards,)``.
-            open_shards, block_size, repeats: As for the class.
+            open_shards: As for the class.
+            block_size: As for the class.
+            repeats: As for the class.
         """
         if not len(sizes):
             raise ValueError("`shards` is empty; give the shard of at least one index")

@@ -80,8 +80,8 @@ class GroupedSampler(OrderSampler):
             )
         if isinstance(sampler, BlockShuffleSampler):
             raise TypeError(
-                "BlockShuffleSampler keeps neighbours in a shard together, and groups would spread them over the epoch, "
-                "with one request an image; use it without groups, or pass RandomSampler to GroupedSampler"
+                "BlockShuffleSampler keeps neighbours in a shard together, and groups would spread them over the "
+                "epoch, with one request an image; use it without groups, or pass RandomSampler to GroupedSampler"
             )
         super().__init__(seed=sampler.seed if seed is None else seed)
         self.sampler = sampler
