@@ -88,8 +88,8 @@ class BlockShuffleSampler(SizedSampler):
         self,
         shards: Sequence[int] | npt.NDArray[Any] | torch.Tensor,
         *,
-        open_shards: int = 16,
-        block_size: int | None = 64,
+        open_shards: int = 4,
+        block_size: int | None = 256,
         repeats: Weights | None = None,
         seed: int | None = None,
     ) -> None:
@@ -108,8 +108,8 @@ class BlockShuffleSampler(SizedSampler):
         cls,
         sizes: Sequence[int] | npt.NDArray[Any],
         *,
-        open_shards: int = 16,
-        block_size: int | None = 64,
+        open_shards: int = 4,
+        block_size: int | None = 256,
         repeats: Weights | None = None,
         seed: int | None = None,
     ) -> BlockShuffleSampler:

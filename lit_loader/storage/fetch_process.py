@@ -47,7 +47,6 @@ __all__ = ["FetchProcess"]
 _GRACE_S: Final = 10.0
 _TICK_S: Final = 0.5
 _MAX_IN_FLIGHT_BYTES: Final = 512 << 20
-_HORIZON_BYTES: Final = 2 << 30  # neighbours that are needed within this many bytes of the order share a request
 _MAX_TRIES: Final = 5
 _RETRY_S: Final = 0.5
 
@@ -74,9 +73,7 @@ class FetchProcess:
         self._cache = CacheWriter(folder, catalog, budget)
         self._schedule = Schedule(self._cache)
         self._neighbours = Neighbours(catalog)
-        self._reach = settings.window
-        if self._neighbours.exist:
-            self._reach = max(settings.window, self._horizon(catalog))
+        self._reach = neighbour_reach(self._cache.sizes, self._cache.budget, settings.window)
         self._fetcher = Fetcher(settings, self._cache)
         self._num_jobs = 0
         self._in_flight_bytes = 0
@@ -117,14 +114,6 @@ class FetchProcess:
         """End `run` at the next opportunity; called by a signal."""
         self._last_client = -1e9
         self._messages.clear()
-
-    def _horizon(self, catalog: Catalog) -> int:
-        """Return how many samples ahead neighbours may be needed to share a request."""
-        mean = max(1, int(self._cache.sizes.mean()))
-        total = int(self._cache.sizes.sum())
-        # With evictions, images that are fetched early take the place of images that could stay.
-        num_bytes = _HORIZON_BYTES if self._cache.budget >= total else min(_HORIZON_BYTES, self._cache.budget // 4)
-        return num_bytes // mean
 
     def _listen(self, name: str, kind: socket.SocketKind) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, kind)
@@ -227,12 +216,12 @@ class FetchProcess:
             streams = [
                 stream
                 for stream in self._schedule.streams.values()
-                if id(stream) not in blocked and stream.issued < min(stream.end, stream.delivered + self._reach)
+                if id(stream) not in blocked and stream.issued < min(stream.end, stream.delivered + self._settings.window)
             ]
             if not streams:
                 return
             stream = min(streams, key=lambda stream: stream.issued - stream.delivered)
-            slot, distance, num_hits = self._schedule.next_absent(stream, self._reach)
+            slot, distance, num_hits = self._schedule.next_absent(stream, self._settings.window)
             self._counts["hits"] += num_hits
             if slot < 0:
                 continue

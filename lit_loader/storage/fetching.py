@@ -23,16 +23,32 @@ from lit_loader.storage.cache_file import CacheWriter
 from lit_loader.storage.catalog import Catalog
 from lit_loader.storage.object_store import open_store, storage_error
 from lit_loader.storage.settings import StorageSettings, hide_secrets
+from lit_loader.types import IndexArray
 
-__all__ = ["Fetcher", "Job", "Neighbours", "REQUEST_BYTES"]
+__all__ = ["Fetcher", "Job", "Neighbours", "REQUEST_BYTES", "neighbour_reach"]
 
 REQUEST_BYTES: Final = 4 << 20
 """Images of one object share a request within a range of about this size."""
 
+_HORIZON_BYTES: Final = 2 << 30  # neighbours that are needed within this many bytes of the order share a request
 _MAX_GAP: Final = 4096  # bytes between two images of a request: headers and padding of a tar file, but no image
 _MAX_DENIED: Final = 6  # requests with credentials that the store refuses, while a file gives new ones
 _DENIED_S: Final = 2.0
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def neighbour_reach(sizes: IndexArray, budget: int, window: int) -> int:
+    """Return within how many samples neighbours in an object must be needed to share a request.
+
+    Args:
+        sizes: Bytes of each image on the disk, int64 ``(num_images,)``.
+        budget: Largest number of bytes of the cache.
+        window: Number of samples that are kept ahead.
+    """
+    total = int(sizes.sum())
+    # With evictions, images that are fetched early take the place of images that could stay.
+    num_bytes = _HORIZON_BYTES if budget >= total else min(_HORIZON_BYTES, budget // 4)
+    return max(window, num_bytes * len(sizes) // max(1, total))
 
 
 class Neighbours:
