@@ -122,9 +122,7 @@ def _fetch_object(store: Any, url: str, objects: Listing, folder: Path, limit: i
         raise storage_error(error, place) from None
 
 
-def on_threads(
-    function: Callable[[int], object], numbers: Sequence[int], num_threads: int, progress: Progress
-) -> None:
+def on_threads(function: Callable[[int], object], numbers: Sequence[int], num_threads: int, progress: Progress) -> None:
     """Call a function with each number on several threads; the first error cancels calls that have not begun."""
     report = _every(_PROGRESS_S, progress)
     with ThreadPoolExecutor(max(1, min(num_threads, len(numbers)))) as pool:

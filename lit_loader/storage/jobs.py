@@ -56,7 +56,11 @@ def run_job(name: str, settings: StorageSettings, request: Mapping[str, Any], *,
         StorageError: If the store cannot be reached or refuses a request.
     """
     line = json.dumps({"settings": settings.to_json(), "request": dict(request)}).encode() + b"\n"
-    with tempfile.TemporaryFile() as stderr, _process(name, stderr) as process, _bar(_JOBS[name][2], progress) as report:
+    with (
+        tempfile.TemporaryFile() as stderr,
+        _process(name, stderr) as process,
+        _bar(_JOBS[name][2], progress) as report,
+    ):
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -131,7 +135,12 @@ def _encode_error(error: Exception, settings: StorageSettings) -> dict[str, Any]
         return {"kind": "import", "message": clean(str(error)), "name": error.name}
     if isinstance(error, LitLoaderError):
         kind = type(error).__name__
-        return {"kind": kind, "message": clean(error.problem), "remedy": clean(error.remedy), "settings": error.settings}
+        return {
+            "kind": kind,
+            "message": clean(error.problem),
+            "remedy": clean(error.remedy),
+            "settings": error.settings,
+        }
     return {"kind": "other", "message": clean(f"{settings.url}: {type(error).__name__}: {error}")}
 
 

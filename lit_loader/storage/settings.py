@@ -18,7 +18,15 @@ SCHEMES: Final = ("s3", "gs", "az", "http", "https", "file")
 _LIMITS: Final = ("cache_budget", "window", "num_connections")
 # All other options may be credentials, also those of later versions of obstore.
 _PUBLIC_OPTIONS: Final = {
-    *("endpoint", "region", "default_region", "bucket", "account_name", "container_name", "virtual_hosted_style_request"),
+    *(
+        "endpoint",
+        "region",
+        "default_region",
+        "bucket",
+        "account_name",
+        "container_name",
+        "virtual_hosted_style_request",
+    ),
     *("skip_signature", "unsigned_payload", "request_payer", "s3_express", "imdsv1_fallback", "use_emulator"),
     *("use_azure_cli", "use_fabric_endpoint", "disable_tagging", "allow_http", "allow_invalid_certificates"),
     *("connect_timeout", "read_timeout", "timeout", "pool_idle_timeout", "pool_max_idle_per_host", "http1_only"),
@@ -114,7 +122,9 @@ def storage_settings(
     shown = re.sub("[^/]*@", "***@", f"{scheme}://{rest.partition('?')[0]}")
     if scheme == "memory":
         rule = "is the memory of one process, and images are fetched by another one"
-        raise SettingError(argument, shown, rule, "use file:///... for tests, or an s3://, gs://, az:// or https:// URL")
+        raise SettingError(
+            argument, shown, rule, "use file:///... for tests, or an s3://, gs://, az:// or https:// URL"
+        )
     if scheme not in SCHEMES or not rest.strip("/"):
         raise SettingError(argument, shown, f"is not the URL of a folder in a store; schemes: {', '.join(SCHEMES)}")
     if "@" in rest.partition("/")[0] or "?" in rest or "#" in rest:
@@ -128,5 +138,7 @@ def storage_settings(
             raise SettingError(f"storage.{name}", number, "is not a whole number from 1 to 1048576")
     for name, value in values.items():
         if not isinstance(value, str | int | float):
-            raise SettingError(f"storage.{name}", ..., f"must be text, a number or true or false, got {type(value).__name__}")
+            raise SettingError(
+                f"storage.{name}", ..., f"must be text, a number or true or false, got {type(value).__name__}"
+            )
     return StorageSettings(url=url.rstrip("/"), options=values, cache_dir=cache_dir, **limits)
