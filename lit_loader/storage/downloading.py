@@ -65,7 +65,7 @@ def list_objects(settings: StorageSettings, request: dict[str, Any], progress: R
 def download(settings: StorageSettings, request: dict[str, Any], progress: ReportProgress) -> dict[str, Any]:
     """Write whole objects to files, each atomically and with the time of the object.
 
-    ``request`` has the path of the ``listing``, the ``rows`` of the objects, and the ``folder`` of the files.
+    ``request`` has the path of a ``listing`` of the objects, and the ``folder`` of the files.
     """
     return _fetch(settings, request, progress, headers_only=False)
 
@@ -81,7 +81,7 @@ def headers(settings: StorageSettings, request: dict[str, Any], progress: Report
 def _fetch(
     settings: StorageSettings, request: dict[str, Any], progress: ReportProgress, *, headers_only: bool
 ) -> dict[str, Any]:
-    objects = Listing.load(Path(request["listing"])).select(np.array(request["rows"], dtype=np.int64))
+    objects = Listing.load(Path(request["listing"]))
     fetch = partial(_fetch_object, open_store(settings), settings.url, objects, Path(request["folder"]), headers_only)
     on_threads(fetch, range(len(objects)), settings.num_connections, progress)
     return {"num_objects": len(objects)}

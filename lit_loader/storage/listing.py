@@ -24,6 +24,7 @@ _SCHEMA = pa.schema(
 
 _MAX_NAME_BYTES: Final = 255
 _MAX_PATH_BYTES: Final = 3000
+_MAX_DEPTH: Final = 100
 _MAX_NAMES: Final = 5
 _SHOWN_LENGTH: Final = 100
 
@@ -140,6 +141,8 @@ def _fault(key: str) -> str | None:
         return "has a part '.' or '..'"
     if "\\" in key or any(ord(character) < 32 or ord(character) == 127 for character in key):
         return "has a backslash or a control character"
+    if len(parts) > _MAX_DEPTH:
+        return f"has more than {_MAX_DEPTH} folders"
     # A key from a store is valid Unicode; one from elsewhere may not be.
     data = key.encode("utf-8", "surrogatepass")
     if len(data) > _MAX_PATH_BYTES or max(map(len, data.split(b"/"))) > _MAX_NAME_BYTES:
