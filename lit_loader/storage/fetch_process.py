@@ -27,7 +27,7 @@ import numpy as np
 from lit_loader.errors import CacheError, LitLoaderError, SettingError
 from lit_loader.storage.cache_file import CacheWriter
 from lit_loader.storage.catalog import Catalog
-from lit_loader.storage.fetching import Fetcher, Neighbours
+from lit_loader.storage.fetching import Fetcher, Job, Neighbours, neighbour_reach
 from lit_loader.storage.protocol import (
     EXIT_FAILED,
     EXIT_LOCKED,
@@ -213,15 +213,18 @@ class FetchProcess:
             self._requests.popleft()
         blocked: set[int] = set()
         while self._num_jobs < 2 * self._settings.num_connections and self._in_flight_bytes < _MAX_IN_FLIGHT_BYTES:
+            # Neighbours of an image that enters the window may be needed much later. With a larger window each image
+            # would enter it alone.
+            window = self._settings.window
             streams = [
                 stream
                 for stream in self._schedule.streams.values()
-                if id(stream) not in blocked and stream.issued < min(stream.end, stream.delivered + self._settings.window)
+                if id(stream) not in blocked and stream.issued < min(stream.end, stream.delivered + window)
             ]
             if not streams:
                 return
             stream = min(streams, key=lambda stream: stream.issued - stream.delivered)
-            slot, distance, num_hits = self._schedule.next_absent(stream, self._settings.window)
+            slot, distance, num_hits = self._schedule.next_absent(stream, window)
             self._counts["hits"] += num_hits
             if slot < 0:
                 continue

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from lit_loader.storage.catalog import Catalog
+from lit_loader.foundation.byte_sizes import byte_count
 from lit_loader.storage.fetching import Neighbours, neighbour_reach
+from lit_loader.storage.images import StoredSamples
 from lit_loader.storage.protocol import data_offsets
-from lit_loader.types import IndexArray
+from lit_loader.types import IndexArray, Order
 
-__all__ = ["num_needed_samples", "requests_per_image"]
+__all__ = ["requests_per_image"]
 
 # Samples whose requests are counted, and samples of one batch, whose delivery moves the window on.
 _NUM_SAMPLES: Final = 8192
@@ -20,42 +20,32 @@ _BATCH: Final = 64
 _FAR: Final = 1 << 60
 
 
-def num_needed_samples(catalog: Catalog, *, window: int, cache_budget: int | None) -> int:
-    """Return how many samples from the start of an order `requests_per_image` reads.
+def requests_per_image(samples: StoredSamples, order: Order) -> float | None:
+    """Return how many requests the fetch process needs for an image of an order, beginning with an empty cache.
+
+    The first 8,192 samples are followed one by one, with one rank. Images that are fetched later may be in the cache
+    already, so that a whole epoch, and the next one, may need fewer requests.
 
     Args:
-        catalog: Where each image is.
-        window: Number of samples that are kept ahead.
-        cache_budget: Largest number of bytes of the cache, or None for one that all images fit.
-    """
-    return _NUM_SAMPLES + window + _reach(catalog, window, cache_budget)
-
-
-def requests_per_image(
-    catalog: Catalog, slots: npt.NDArray[np.int32], *, window: int, cache_budget: int | None
-) -> float | None:
-    """Return how many requests the fetch process needs for an image, beginning with an empty cache.
-
-    The first 8,192 samples of the order are followed one by one, with one rank. Images that are fetched later may be
-    in the cache already, so that a whole epoch, and the next one, may need fewer requests.
-
-    Args:
-        catalog: Where each image is.
-        slots: int32 ``(num_samples,)``, slot of each sample in the order of an epoch, -1 for an image elsewhere; at
-            least the first `num_needed_samples`.
-        window: Number of samples that are kept ahead.
-        cache_budget: Largest number of bytes of the cache, or None for one that all images fit.
+        samples: The stored images of the samples that the order counts.
+        order: The order of an epoch.
 
     Returns:
-        Requests divided by images; None without a stored image.
+        Requests divided by images; None for images on this host, or without an image in the store.
     """
-    neighbours = Neighbours(catalog)
-    stored = slots[slots >= 0]
-    if not len(stored):
+    settings = samples.store.settings
+    if settings is None:
         return None
+    catalog = samples.store.catalog
+    neighbours = Neighbours(catalog)
+    sizes: IndexArray = np.diff(data_offsets(catalog.lengths))
+    budget = byte_count(settings.cache_budget)
+    # Without a budget it is half of the free disk, which is taken to be enough for the set.
+    reach = neighbour_reach(sizes, int(sizes.sum()) if budget is None else budget, settings.window)
+    num_followed = _NUM_SAMPLES + settings.window
+    slots = _slots_of(samples, order[0 : num_followed + reach])
     if not neighbours.exist:
-        return 1.0
-    reach = _reach(catalog, window, cache_budget)
+        return 1.0 if (slots >= 0).any() else None
     # Position at which each image is needed first; the last assignment counts, so from the end on.
     next_uses = np.full(len(catalog), _FAR, dtype=np.int64)
     positions = np.flatnonzero(slots >= 0)[::-1]
@@ -63,10 +53,10 @@ def requests_per_image(
     is_absent = np.ones(len(catalog), dtype=np.bool_)
     num_requests = 0
     num_fetched = 0
-    for position, slot in enumerate(slots[: _NUM_SAMPLES + window].tolist()):
+    for position, slot in enumerate(slots[:num_followed].tolist()):
         if slot < 0 or not is_absent[slot]:
             continue
-        delivered = max(0, position - window) // _BATCH * _BATCH
+        delivered = max(0, position - settings.window) // _BATCH * _BATCH
         near = neighbours.of(slot)
         is_due = (next_uses[near] - delivered <= reach) & is_absent[near]
         is_due[near == slot] = True
@@ -77,7 +67,8 @@ def requests_per_image(
     return num_requests / num_fetched if num_fetched else None
 
 
-def _reach(catalog: Catalog, window: int, cache_budget: int | None) -> int:
-    sizes: IndexArray = np.diff(data_offsets(catalog.lengths))
-    budget = int(sizes.sum()) if cache_budget is None else cache_budget
-    return neighbour_reach(sizes, budget, window)
+def _slots_of(samples: StoredSamples, indices: IndexArray) -> IndexArray:
+    """Return the slot of each index of the data set, -1 for an image elsewhere."""
+    places = indices - samples.first
+    is_inside = (places >= 0) & (places < len(samples.slots))
+    return np.where(is_inside, samples.slots[np.where(is_inside, places, 0)], -1)
