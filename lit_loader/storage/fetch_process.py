@@ -27,7 +27,7 @@ import numpy as np
 from lit_loader.errors import CacheError, LitLoaderError, SettingError
 from lit_loader.storage.cache_file import CacheWriter
 from lit_loader.storage.catalog import Catalog
-from lit_loader.storage.fetching import Fetcher, Job, Neighbours, neighbour_reach
+from lit_loader.storage.fetching import Fetcher, Neighbours, request_distances
 from lit_loader.storage.protocol import (
     EXIT_FAILED,
     EXIT_LOCKED,
@@ -73,7 +73,9 @@ class FetchProcess:
         self._cache = CacheWriter(folder, catalog, budget)
         self._schedule = Schedule(self._cache)
         self._neighbours = Neighbours(catalog)
-        self._reach = neighbour_reach(self._cache.sizes, self._cache.budget, settings.window)
+        self._reach, self._horizon = request_distances(
+            self._neighbours, self._cache.sizes, self._cache.budget, settings.window
+        )
         self._fetcher = Fetcher(settings, self._cache)
         self._num_jobs = 0
         self._in_flight_bytes = 0
@@ -129,7 +131,7 @@ class FetchProcess:
         if self._messages:
             self._last_client = now
         try:
-            is_same = os.stat(self._folder / "lock").st_ino == os.fstat(self._lock).st_ino
+            is_same = (self._folder / "lock").stat().st_ino == os.fstat(self._lock).st_ino
         except OSError:
             is_same = False
         return is_same and now - self._last_client < _GRACE_S
@@ -201,7 +203,7 @@ class FetchProcess:
                 self._requests.append(slot)
 
     def _start_jobs(self) -> None:
-        """Start requests that readers wait for, then those of the streams, the most urgent ones first."""
+        """Start jobs of waiting readers, then those of the streams, nearest first."""
         while self._requests:
             slot = self._requests[0]
             if self._cache.state(slot) == State.ABSENT:
@@ -213,18 +215,15 @@ class FetchProcess:
             self._requests.popleft()
         blocked: set[int] = set()
         while self._num_jobs < 2 * self._settings.num_connections and self._in_flight_bytes < _MAX_IN_FLIGHT_BYTES:
-            # Neighbours of an image that enters the window may be needed much later. With a larger window each image
-            # would enter it alone.
-            window = self._settings.window
             streams = [
                 stream
                 for stream in self._schedule.streams.values()
-                if id(stream) not in blocked and stream.issued < min(stream.end, stream.delivered + window)
+                if id(stream) not in blocked and stream.issued < min(stream.end, stream.delivered + self._reach)
             ]
             if not streams:
                 return
             stream = min(streams, key=lambda stream: stream.issued - stream.delivered)
-            slot, distance, num_hits = self._schedule.next_absent(stream, window)
+            slot, distance, num_hits = self._schedule.next_absent(stream, self._reach)
             self._counts["hits"] += num_hits
             if slot < 0:
                 continue
@@ -240,7 +239,7 @@ class FetchProcess:
             return [slot]
         near = self._neighbours.of(slot)
         distances = self._schedule.distances(near)
-        is_due = (distances <= self._reach) & self._cache.mask(State.ABSENT, near)
+        is_due = (distances <= self._horizon) & self._cache.mask(State.ABSENT, near)
         is_due[near == slot] = True
         run = self._neighbours.around(slot, near, is_due)
         distance_of = dict(zip(near.tolist(), distances.tolist(), strict=True))
@@ -297,7 +296,7 @@ def _main(folder: Path) -> int:
     try:
         process = FetchProcess(folder, settings, lock)
     except (LitLoaderError, SettingError, ImportError, OSError) as error:
-        print(hide_secrets(str(error), settings.options), file=sys.stderr)
+        sys.stderr.write(hide_secrets(str(error), settings.options) + "\n")
         return EXIT_FAILED
     signal.signal(signal.SIGTERM, lambda *_: process.stop())
     _redirect_output(folder)

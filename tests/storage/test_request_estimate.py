@@ -9,7 +9,7 @@ import pytest
 
 from lit_loader.samplers import BlockShuffleSampler, RandomSampler, SequentialSampler
 from lit_loader.storage.catalog import Catalog
-from lit_loader.storage.fetching import REQUEST_BYTES, neighbour_reach
+from lit_loader.storage.fetching import REQUEST_BYTES, Neighbours, request_distances
 from lit_loader.storage.images import StoredSamples
 from lit_loader.storage.request_estimate import requests_per_image
 from lit_loader.storage.settings import StorageSettings
@@ -50,16 +50,15 @@ def test_raw_images_need_one_request_each():
 
 
 def test_random_order_needs_about_one_request_and_blocks_need_few():
-    # The reach is a quarter of the budget: 256 of 5,120 images.
-    budget = 4 * 256 * 65_536
+    # Neighbours within half of the budget share a request: 512 of 5,120 images.
+    budget = 2 * 512 * 65_536
     samples = stored_samples(cache_budget=budget, window=64)
     random = requests_per_image(samples, order_of(RandomSampler(NUM_SHARDS * SHARD_SIZE)))
     assert 0.85 < random < 1
-    # Blocks of whole ranges, of which a quarter of the reach is mixed.
+    # Blocks of whole ranges, with a mix of half as many images.
     blocks = BlockShuffleSampler.from_sizes([SHARD_SIZE] * NUM_SHARDS, open_shards=1, block_size=PER_REQUEST)
-    samples = stored_samples(cache_budget=2 * budget, window=64)
     assert requests_per_image(samples, order_of(blocks)) == pytest.approx(1 / PER_REQUEST, rel=0.05)
-    # A mix that the reach does not contain needs more.
+    # With a larger mix, neighbours are needed too late to share a request.
     wide = BlockShuffleSampler.from_sizes([SHARD_SIZE] * NUM_SHARDS, open_shards=10, block_size=PER_REQUEST)
     assert requests_per_image(samples, order_of(wide)) > 0.3
 
@@ -86,8 +85,11 @@ def test_images_on_this_host_have_no_requests():
     assert requests_per_image(local, order_of(RandomSampler(10))) is None
 
 
-def test_reach_follows_the_budget():
+def test_distances_follow_the_budget():
+    neighbours = Neighbours(stored_samples().store.catalog)
     sizes = np.full(1 << 20, 1 << 16)
-    assert neighbour_reach(sizes, 1 << 36, 512) == 1 << 15
-    assert neighbour_reach(sizes, 1 << 28, 512) == 1 << 10
-    assert neighbour_reach(sizes, 1 << 20, 512) == 512
+    assert request_distances(neighbours, sizes, 1 << 36, 512) == (1 << 13, 1 << 15)
+    assert request_distances(neighbours, sizes, 1 << 30, 512) == (1 << 11, 1 << 13)
+    assert request_distances(neighbours, sizes, 1 << 26, 512) == (512, 512)
+    raw = Neighbours(stored_samples(size=1).store.catalog)
+    assert request_distances(raw, sizes, 1 << 36, 512) == (512, 512)
