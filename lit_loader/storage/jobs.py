@@ -33,6 +33,9 @@ Progress = Callable[[int, int | None], None]
 _JOBS: Final = {
     "download": ("lit_loader.storage.downloading", "download", "Downloading annotations"),
     "headers": ("lit_loader.storage.downloading", "headers", "Reading image headers"),
+    "tar_samples": ("lit_loader.storage.packing_jobs", "tar_samples", "Reading headers of tar files"),
+    "upload": ("lit_loader.storage.packing_jobs", "upload", "Uploading"),
+    "verify": ("lit_loader.storage.packing_jobs", "verify", "Comparing shards"),
     "list": ("lit_loader.storage.downloading", "list_objects", "Listing objects"),
 }
 """Module, function and progress text of each job; a function gets settings, request and `Progress`."""
@@ -45,7 +48,7 @@ def run_job(name: str, settings: StorageSettings, request: Mapping[str, Any], *,
     """Run a job in a fresh interpreter, and return its result.
 
     Args:
-        name: One of ``"list"``, ``"download"``, ``"headers"``.
+        name: One of ``"list"``, ``"download"``, ``"headers"``, ``"upload"``, ``"tar_samples"``, ``"verify"``.
         settings: The store.
         request: Arguments of the job, as JSON data; see the function of the job.
         progress: Whether to draw a progress bar if standard error is a terminal.
@@ -56,7 +59,11 @@ def run_job(name: str, settings: StorageSettings, request: Mapping[str, Any], *,
         StorageError: If the store cannot be reached or refuses a request.
     """
     line = json.dumps({"settings": settings.to_json(), "request": dict(request)}).encode() + b"\n"
-    with tempfile.TemporaryFile() as stderr, _process(name, stderr) as process, _bar(_JOBS[name][2], progress) as report:
+    with (
+        tempfile.TemporaryFile() as stderr,
+        _process(name, stderr) as process,
+        _bar(_JOBS[name][2], progress) as report,
+    ):
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -131,7 +138,12 @@ def _encode_error(error: Exception, settings: StorageSettings) -> dict[str, Any]
         return {"kind": "import", "message": clean(str(error)), "name": error.name}
     if isinstance(error, LitLoaderError):
         kind = type(error).__name__
-        return {"kind": kind, "message": clean(error.problem), "remedy": clean(error.remedy), "settings": error.settings}
+        return {
+            "kind": kind,
+            "message": clean(error.problem),
+            "remedy": clean(error.remedy),
+            "settings": error.settings,
+        }
     return {"kind": "other", "message": clean(f"{settings.url}: {type(error).__name__}: {error}")}
 
 
