@@ -13,7 +13,7 @@ from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.extras import require
 from lit_loader.storage.catalog import Catalog
 from lit_loader.storage.downloading import on_threads
-from lit_loader.storage.jobs import Progress
+from lit_loader.storage.jobs import ReportProgress
 from lit_loader.storage.listing import Listing
 from lit_loader.storage.object_store import open_store, storage_error
 from lit_loader.storage.settings import StorageSettings
@@ -28,7 +28,7 @@ _NUM_PARTS: Final = 4
 _MAX_THREADS: Final = 8
 
 
-def upload(settings: StorageSettings, request: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+def upload(settings: StorageSettings, request: Mapping[str, Any], progress: ReportProgress) -> dict[str, Any]:
     """Upload files in their order; large ones in parts of 16 MiB.
 
     ``request["files"]`` are pairs of a file and its key. Later files are uploaded only after earlier ones have arrived.
@@ -47,7 +47,7 @@ def upload(settings: StorageSettings, request: Mapping[str, Any], progress: Prog
     return {}
 
 
-def tar_samples(settings: StorageSettings, request: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+def tar_samples(settings: StorageSettings, request: Mapping[str, Any], progress: ReportProgress) -> dict[str, Any]:
     """Write the `TarSamples` of tar files to ``request["path"]``.
 
     ``request`` also has the path of the ``listing``, the ``rows`` of the tar files in it, the ``image_extensions`` and
@@ -72,7 +72,7 @@ def tar_samples(settings: StorageSettings, request: Mapping[str, Any], progress:
     return {}
 
 
-def verify(settings: StorageSettings, request: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+def verify(settings: StorageSettings, request: Mapping[str, Any], progress: ReportProgress) -> dict[str, Any]:
     """Compare all objects with the catalog in ``request["catalog"]``; the result is as of `wrong_images` by number."""
     catalog = Catalog.load(Path(request["catalog"]))
     store = open_store(settings)

@@ -27,10 +27,11 @@ from lit_loader.annotations.cache import cache_key, image_stamp
 from lit_loader.annotations.quadrangles import rotated_corners, smallest_rectangles
 from lit_loader.annotations.tiling import file_sizes
 from lit_loader.errors import CacheError, ImageError
+from lit_loader.foundation.byte_sizes import byte_count, byte_words
 from lit_loader.foundation.host import count_cores
 from lit_loader.foundation.stage_times import DECODING
 from lit_loader.images.decoded_cache.pixel_file import FORMAT, INDEX, Index, head, open_or_build, pixels_start
-from lit_loader.images.decoded_cache.settings import CacheSettings, byte_count, byte_words
+from lit_loader.images.decoded_cache.settings import CacheSettings
 from lit_loader.images.lazy_image import DecodedImage, LazyImage
 from lit_loader.images.reading import ImageReading
 from lit_loader.types import IndexArray
