@@ -12,7 +12,7 @@ import numpy as np
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.problems import shorten
 from lit_loader.annotations.split_file import MAX_PARTS, SplitFile
-from lit_loader.annotations.splitting import group_names, hold_out, pooled, shared_names
+from lit_loader.annotations.splitting import Traits, group_names, hold_out, pooled, shared_names
 from lit_loader.datasets.sources import Stage, StageTables
 from lit_loader.errors import AnnotationError, SettingError
 

@@ -51,8 +51,9 @@ class FormatSource(UrlSource):
             tests on the validation fold, also if all images of ``test`` are in the folds; the same is true of
             ``predict``.
         fold: Number of the fold for validation, from 0, of ``folds`` or of a split file.
-        split_file: File of ``lit-loader split``, or its URL below ``root``, that names the fold or the split of each image. The sets with images in
-            the file are split again; the file must name all of their images and no others.
+        split_file: File of ``lit-loader split``, or its URL below ``root``, that names the fold or the split of each
+            image. The sets with images in the file are split again; the file must name all of their images and no
+            others.
         group_pattern: Regular expression whose first group, searched in an image path, names a unit that must not be
             divided between splits, such as a person: ``'([A-Za-z_]+)_\d+'``. A group in two of training, validation and
             test is then an error, whether files or fractions define the splits.
