@@ -355,8 +355,8 @@ class CacheWriter:
         """Evict images until a budget that is smaller than an earlier run's is kept."""
         if self.used_bytes > self.budget:
             ready = np.flatnonzero(self.mask(State.READY))
-            excess = np.cumsum(self.sizes[ready]) - int(self.sizes[ready[0]]) < self.used_bytes - self.budget
-            self.evict(ready[excess].tolist())
+            freed_before = np.cumsum(self.sizes[ready]) - self.sizes[ready]
+            self.evict(ready[freed_before < self.used_bytes - self.budget].tolist())
         self._header[_PEAK_FIELD] = self.used_bytes
 
 

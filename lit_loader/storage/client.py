@@ -17,15 +17,12 @@ import json
 import os
 import select
 import socket
-import subprocess
-import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -34,19 +31,16 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.errors import CacheError
+from lit_loader.errors import CacheError, StorageError
 from lit_loader.foundation.escaping import printable
-from lit_loader.foundation.extras import require
 from lit_loader.storage.catalog import Catalog
+from lit_loader.storage.fetch_launch import FetchLaunch
 from lit_loader.storage.protocol import Message, MessageKind, Messages, connect, encode_message
 from lit_loader.storage.settings import StorageSettings
 
-__all__ = ["CATALOG_NAME", "LOG_NAME", "SlotStream", "StorageClient", "save_catalog"]
+__all__ = ["CATALOG_NAME", "SlotStream", "StorageClient", "save_catalog"]
 
 CATALOG_NAME: Final = "catalog.arrow"
-LOG_NAME: Final = "log"
-"""File in the folder of a cache with the messages of its fetch processes."""
-
 MAX_AHEAD: Final = 4 << 20
 """Positions of a stream that are sent ahead of delivery."""
 
@@ -55,8 +49,6 @@ _ANSWER_S: Final = 10.0
 _POLL_S: Final = 0.02
 _MAX_RETRY_S: Final = 1.5
 _STABLE_S: Final = 10.0
-_MAX_LOG_BYTES: Final = 1 << 20
-_QUOTED_LOG_BYTES: Final = 2000
 
 Blocks = Iterator[npt.NDArray[np.int32]]
 """Slots of consecutive samples, in blocks of any length."""
@@ -91,7 +83,8 @@ class StorageClient:
 
     Raises:
         ImportError: If a fetch process must be started and obstore is not installed.
-        CacheError: If the fetch process cannot start; the message contains its reason.
+        CacheError: If the folder cannot be written.
+        StorageError: If the fetch process cannot start; the message contains its reason.
     """
 
     def __init__(self, catalog: Catalog, settings: StorageSettings | None, folder: Path) -> None:
@@ -118,7 +111,7 @@ class StorageClient:
         """Return a new stream, without any slots yet.
 
         Raises:
-            CacheError: If the fetch process has ended and cannot be started again.
+            StorageError: If the fetch process has ended and cannot be started again.
         """
         if self._link.error is not None:
             raise self._link.error
@@ -128,7 +121,7 @@ class StorageClient:
         """Return the counters of the fetch process.
 
         Raises:
-            CacheError: If it does not answer.
+            StorageError: If it does not answer.
         """
         answers = self._link.answers
         with suppress(Empty):
@@ -139,7 +132,7 @@ class StorageClient:
         try:
             stats: dict[str, Any] = json.loads(answers.get(timeout=_ANSWER_S))
         except Empty:
-            raise CacheError(f"the fetch process of {self._link.url} did not answer within {_ANSWER_S:.0f} s") from None
+            raise StorageError(f"{self._link.url}: the fetch process did not answer within {_ANSWER_S:.0f} s") from None
         return stats
 
     def close(self) -> None:
@@ -257,7 +250,7 @@ class _Link:
     def __init__(self, folder: Path, settings: StorageSettings | None, url: str) -> None:
         self.folder = folder
         self.url = url
-        self.error: CacheError | ImportError | None = None
+        self.error: StorageError | ImportError | None = None
         self.answers: SimpleQueue[bytes] = SimpleQueue()
         self._settings = settings
         self._commands: deque[tuple[MessageKind, int, _Order | None]] = deque()
@@ -318,7 +311,7 @@ class _Link:
             except (OSError, ValueError, ImportError) as error:
                 # The fetch process has ended, or could not be started; see NOTE [One fetch process a host].
                 self._lose_connection()
-                if isinstance(error, CacheError | ImportError):
+                if isinstance(error, StorageError | ImportError):
                     self.error = error
                 # A process that ends again and again is not started in a tight loop.
                 is_early = time.monotonic() - connected_at < _STABLE_S
@@ -330,29 +323,38 @@ class _Link:
 
         Raises:
             ImportError: If obstore is not installed.
-            CacheError: If it cannot start.
+            StorageError: If it cannot start.
         """
         deadline = time.monotonic() + _START_S
-        process: _FetchProcess | None = None
-        while not self._closed:
-            try:
-                self._connection = connect(self.folder, "control", socket.SOCK_STREAM)
-            except (FileNotFoundError, ConnectionRefusedError):
-                pass
-            else:
-                self._messages = Messages()
-                self.error = None
-                return
-            if process is None or process.lost_election:
-                process = self._start()
-            process.check(time.monotonic() > deadline)
-            time.sleep(_POLL_S)
+        launch: FetchLaunch | None = None
+        try:
+            while not self._closed:
+                try:
+                    self._connection = connect(self.folder, "control", socket.SOCK_STREAM)
+                except (FileNotFoundError, ConnectionRefusedError):
+                    pass
+                else:
+                    self._messages = Messages()
+                    self.error = None
+                    return
+                if launch is None or launch.lost_election:
+                    launch = self._launch(launch)
+                launch.check()
+                if time.monotonic() > deadline:
+                    raise StorageError(f"{self.url}: the fetch process does not answer after {_START_S:.0f} s")
+                time.sleep(_POLL_S)
+        finally:
+            if launch is not None:
+                launch.close()
 
-    def _start(self) -> _FetchProcess:
+    def _launch(self, lost: FetchLaunch | None) -> FetchLaunch:
+        """Start a fetch process, after one that has lost the election."""
+        if lost is not None:
+            lost.close()
         if self._settings is None:
-            problem = f"no fetch process of {self.url} runs on this host, and this copy has no credentials"
-            raise CacheError(problem, remedy="keep the process that created the data set, or create the data set here")
-        return _FetchProcess(self.folder, self._settings, self.url)
+            problem = f"{self.url}: no fetch process runs on this host, and a copy of a data set has no credentials"
+            raise StorageError(problem, remedy="create the data set in this process")
+        return FetchLaunch(self.folder, self._settings, self.url)
 
     def _lose_connection(self) -> None:
         connection, self._connection = self._connection, None
@@ -434,86 +436,3 @@ def _end(link: _Link, thread: threading.Thread, pid: int) -> None:
     if thread is not threading.current_thread():
         thread.join()
     link.disconnect()
-
-
-class _FetchProcess:
-    """A fetch process that this process started.
-
-    Owns: a thread that waits for its end, as only its parent can.
-
-    Args:
-        folder: Folder of the cache.
-        settings: How to reach the store.
-        url: URL of the store for messages.
-
-    Raises:
-        ImportError: If obstore is not installed.
-        CacheError: If the process cannot be started.
-    """
-
-    def __init__(self, folder: Path, settings: StorageSettings, url: str) -> None:
-        # Training processes must not import it, see `lit_loader.storage`.
-        if find_spec("obstore") is None:
-            require("obstore", "storage")
-        self._url = url
-        self._settings = settings
-        self._log = folder / LOG_NAME
-        # Only the last processes matter.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        try:
-            descriptor = os.open(self._log, flags, 0o600)
-            try:
-                if os.fstat(descriptor).st_size > _MAX_LOG_BYTES:
-                    os.ftruncate(descriptor, 0)
-                self._log_start = os.fstat(descriptor).st_size
-                self._process = _popen(folder, descriptor)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise CacheError(f"the fetch process of {url} cannot be started: {error}") from error
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError), self._process.stdin as stdin:
-            stdin.write(json.dumps(settings.to_json()).encode())
-        threading.Thread(target=self._process.wait, name="lit_loader_fetch_end", daemon=True).start()
-
-    @property
-    def lost_election(self) -> bool:
-        """True if it has ended because another one has the lock."""
-        return self._process.poll() == LOCKED
-
-    def check(self, timed_out: bool) -> None:
-        """Raise CacheError with the last messages of the process if it has failed, or ``timed_out`` is True."""
-        code = self._process.poll()
-        if code in (None, LOCKED) and not timed_out:
-            return
-        reason = f"does not listen after {_START_S:.0f} s" if code is None else f"ended with exit code {code}"
-        if code is not None and code < 0:
-            reason = f"was killed by signal {-code}"
-        raise CacheError(f"the fetch process of {self._url} {reason}: {self._last_messages()}", remedy=f"see {self._log}")
-
-    def _last_messages(self) -> str:
-        try:
-            with self._log.open("rb") as file:
-                end = file.seek(0, os.SEEK_END)
-                file.seek(max(self._log_start, end - _QUOTED_LOG_BYTES))
-                text = file.read(_QUOTED_LOG_BYTES).decode(errors="replace")
-        except OSError as error:
-            return f"its messages cannot be read: {error.strerror}"
-        return printable(hide_secrets(text, self._settings.options)).strip() or "it wrote no message"
-
-
-def _popen(folder: Path, log: int) -> subprocess.Popen[bytes]:
-    # The process imports this package even if only the caller's sys.path leads to it.
-    package_path = str(Path(__file__).parents[2])
-    python_path = os.pathsep.join(filter(None, [package_path, os.environ.get("PYTHONPATH")]))
-    return subprocess.Popen(
-        # -P: a file of the current folder does not replace a module of Python.
-        [sys.executable, "-P", "-m", "lit_loader.storage.fetch_process", str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=log,
-        stderr=log,
-        # A backtrace of Rust would show arguments.
-        env=os.environ | {"PYTHONPATH": python_path, "RUST_BACKTRACE": "0"},
-        # Ctrl-C is for the training processes, and other runs may use the fetch process as well.
-        start_new_session=True,
-    )

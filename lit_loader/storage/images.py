@@ -21,7 +21,7 @@ from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.files import cache_folder
 from lit_loader.storage.cache_file import CacheFile
 from lit_loader.storage.catalog import Catalog
-from lit_loader.storage.client import SlotStream, StorageClient
+from lit_loader.storage.client import CATALOG_NAME, SlotStream, StorageClient, save_catalog
 from lit_loader.storage.protocol import State, connect, encode_request
 from lit_loader.storage.settings import StorageSettings
 
@@ -34,7 +34,6 @@ _MAX_SILENCE_S: Final = 10.0
 _REQUEST_S: Final = 0.1
 _PROBE_S: Final = 1.0
 _MAX_SLEEP_S: Final = 0.005
-_MAX_REASON_BYTES: Final = 4096
 
 # The ETag of S3 is a hash of the content. Other stores count versions, or use the time.
 _CONTENT_TAG: Final = re.compile(r'"?[0-9a-f]{32}(-\d+)?"?')
@@ -74,6 +73,7 @@ class ImageStore(ABC):
 
     def start(self) -> None:
         """Make the store usable by copies of it in other processes, such as workers that are forked afterwards."""
+        return
 
     def open_stream(self) -> SlotStream | None:
         """Return a stream that tells the store which images are needed next, or None if it does not read ahead."""
@@ -200,30 +200,28 @@ class RemoteImages(ImageStore):
         self.folder = cache_folder(settings.cache_dir) / "objects" / catalog.key
         self._settings: StorageSettings | None = settings
         self._client: StorageClient | None = None
-        self._cache: CacheFile | None = None
-        self._requests: _Requests | None = None
+        self._cache = CacheFile(self.folder, catalog)
+        self._requests = _Requests(self.folder)
 
     def __getstate__(self) -> dict[str, Any]:
         save_catalog(self.catalog, self.folder)
         return {"folder": self.folder}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        folder: Path = state["folder"]
-        self.__dict__.update(
-            folder=folder,
-            catalog=Catalog.load(folder / CATALOG_NAME),
-            _settings=None,
-            _client=None,
-            _cache=None,
-            _requests=None,
-        )
+        self.folder = state["folder"]
+        self.catalog = Catalog.load(self.folder / CATALOG_NAME)
+        self._settings = None
+        self._client = None
+        self._cache = CacheFile(self.folder, self.catalog)
+        self._requests = _Requests(self.folder)
 
     def start(self) -> None:
         """Connect this process to the fetch process of the host, which is started if there is none.
 
         Raises:
             ImportError: If obstore is not installed.
-            CacheError: If the fetch process cannot start; the message contains its reason.
+            CacheError: If the folder of the cache cannot be written.
+            StorageError: If the fetch process cannot start; the message contains its reason.
         """
         client = self._client
         if client is None or not client.is_usable:
@@ -269,15 +267,10 @@ class RemoteImages(ImageStore):
 
     def _read_ready(self, slot: int) -> bytes | None:
         """Return an image that is in the cache, else None."""
-        if self._cache is None:
-            if self._client is None and self._settings is not None:
-                self.start()
-            try:
-                self._cache = CacheFile.open(self.folder, self.catalog)
-            except OSError:
-                # The fetch process has not created the files yet.
-                return None
-        return self._cache.read(slot)
+        # A worker has a copy of a client of its parent, and need not connect.
+        if self._client is None and self._settings is not None:
+            self.start()
+        return self._cache.try_read(slot)
 
     def _wait_for(self, slot: int) -> bytes:
         """Request an image until it is in the cache, and return it."""
@@ -288,36 +281,26 @@ class RemoteImages(ImageStore):
             data = self._read_ready(slot)
             if data is not None:
                 return data
-            state = State.ABSENT if self._cache is None else self._cache.state(slot)
+            state = self._cache.state(slot)
             if state is State.FAILED:
                 raise self._failure(slot)
             now = time.monotonic()
             if now >= next_request:
                 # A pending image is requested, too: a process that was killed leaves it pending.
                 next_request = now + (_REQUEST_S if state is State.ABSENT else _PROBE_S)
-                if self._send(encode_request(slot)):
+                if self._requests.send(encode_request(slot)):
                     last_sign = now
                 elif now - last_sign > _MAX_SILENCE_S:
                     problem = f"{self.catalog.object_name(slot)}: no fetch process for {_MAX_SILENCE_S:.0f} s"
-                    raise ImageError(problem, remedy=f"see its messages in {self.folder / LOG_NAME}")
+                    raise ImageError(problem, remedy=f"see its messages in {self.folder / "log"}")
             time.sleep(pause_s)
             pause_s = min(_MAX_SLEEP_S, 1.5 * pause_s)
 
     def _failure(self, slot: int) -> ImageError:
         """Return the error of an image that could not be fetched, and let the next request try again."""
-        try:
-            with (self.folder / "errors" / str(slot)).open("rb") as file:
-                reason = file.read(_MAX_REASON_BYTES).decode(errors="replace")
-        except OSError as error:
-            reason = f"the reason cannot be read: {error.strerror}"
-        self._send(encode_request(slot, forget=True))
-        return ImageError(f"{self.catalog.object_name(slot)}: {printable(reason)}")
-
-    def _send(self, request: bytes) -> bool:
-        """Send a request; return False if no fetch process listens."""
-        if self._requests is None:
-            self._requests = _Requests(self.folder)
-        return self._requests.send(request)
+        reason = self._cache.error_text(slot)
+        self._requests.send(encode_request(slot, forget=True))
+        return ImageError(f"{self.catalog.object_name(slot)}: {reason}")
 
 
 class _Requests:
