@@ -1,4 +1,4 @@
-"""Annotations of one image as the JSON object that accompanies it in a shard.
+"""Annotations of one image as the JSON object that accompanies it in a shard: written, and read into a table.
 
 NOTE [Fields]
     Coordinates are pixels of the whole image file. An image with several rows in a table, such as regions, has the
@@ -23,14 +23,20 @@ from typing import Any, Final
 
 import numpy as np
 
+from lit_loader.annotations.formats.folder import Folder
+from lit_loader.annotations.formats.policy import ReadPolicy
 from lit_loader.annotations.formats.rows import FLAG_BITS, MAX_POINTS, Rows
-from lit_loader.annotations.keypoints import KeypointSchema
+from lit_loader.annotations.formats.rules import build_table
+from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.annotations.tiling import file_sizes
+from lit_loader.storage.tar_samples import TarSamples
 
-__all__ = ["RecordWriter", "add_label", "add_record", "record_points"]
+__all__ = ["RecordWriter", "table_of_samples"]
 
 _MAX_LABEL_BYTES: Final = 1024
+_MAX_DIGITS: Final = 5
+_UNKNOWN_SIDE: Final = 1 << 20
 
 
 class RecordWriter:
@@ -86,21 +92,51 @@ class RecordWriter:
         return json.dumps(record, separators=(",", ":")).encode()
 
 
-def add_record(rows: Rows, data: bytes, *, path: str, schema: KeypointSchema | None) -> str:
-    """Add the image and the objects of a JSON object to a builder, and return the path of the image.
+def table_of_samples(
+    folder: Folder, name: str, samples: TarSamples, paths: Sequence[str], *, class_names: Sequence[str] | None
+) -> AnnotationTable:
+    """Return the table of samples of tar files.
 
     Args:
-        rows: The builder.
-        data: The JSON object; not trusted.
-        path: Path of the image if the object has none.
-        schema: Schema of the points, or None to ignore points.
+        folder: Folder of the tar files.
+        name: Name of the set, for messages.
+        samples: The samples; not trusted.
+        paths: Path of the image of each sample.
+        class_names: Classes in the order of their ids, or None for those that occur, sorted. Numbers in ``cls`` members
+            are then the ids.
 
     Raises:
-        AnnotationError: If the object is invalid and the policy of ``rows`` says ``"raise"``.
-        UnsafePathError: If the path of the image leads out of the root.
+        AnnotationError: If an annotation cannot be used.
     """
+    rows = Rows(folder.root, ReadPolicy(), class_names)
+    rows.file = name
+    rows.not_read("samples without an image", samples.num_without_image)
+    num_points = next(filter(None, map(_num_points, samples.annotations)), 0)
+    schema = keypoint_schema(num_points) if num_points else None
+    rows.declare(class_names=class_names or _numbered_classes(samples), keypoints=schema)
+    for path, extension, data in zip(paths, samples.extensions, samples.annotations, strict=True):
+        if extension == "json":
+            _add_record(rows, data, path=path, schema=schema)
+        elif extension == "cls":
+            _add_label(rows, data, path=path, class_names=class_names)
+        else:
+            rows.image(path)
+    return build_table(rows, folder, class_names=class_names, keypoints=schema, are_files=False)
+
+
+def _numbered_classes(samples: TarSamples) -> list[str]:
+    """Return the classes "0" to the largest number if all ``cls`` members are numbers, else an empty list."""
+    pairs = zip(samples.extensions, samples.annotations, strict=True)
+    texts = {data.strip() for extension, data in pairs if extension == "cls"}
+    # Names that are sorted as text would give class 10 the id 2.
+    if not texts or not all(text.isdigit() and len(text) <= _MAX_DIGITS for text in texts):
+        return []
+    return [str(number) for number in range(max(map(int, texts)) + 1)]
+
+
+def _add_record(rows: Rows, data: bytes, *, path: str, schema: KeypointSchema | None) -> None:
+    """Add the image and the objects of a JSON object; its own ``path`` names a file that is not here."""
     record = _parsed(rows, data)
-    path = record["path"] if isinstance(record.get("path"), str) else path
     sizes = [value if type(value := record.get(name, 0)) is int else 0 for name in ("width", "height")]
     image = rows.image(path, width=sizes[0], height=sizes[1])
     boxes = record.get("boxes")
@@ -125,22 +161,10 @@ def add_record(rows: Rows, data: bytes, *, path: str, schema: KeypointSchema | N
             if error is rows.raised:
                 raise
             rows.malformed(f"object {number} of {path[:200]!r} has no valid box, points or attributes")
-    return path
 
 
-def add_label(rows: Rows, data: bytes, *, path: str, class_names: Sequence[str] | None) -> None:
-    """Add an image of one class to a builder; its object is the whole image.
-
-    Args:
-        rows: The builder.
-        data: Name or number of the class, as text; not trusted.
-        path: Path of the image.
-        class_names: Names that a number counts in, or None.
-
-    Raises:
-        AnnotationError: If the text is not a class and the policy of ``rows`` says ``"raise"``.
-        UnsafePathError: If the path leads out of the root.
-    """
+def _add_label(rows: Rows, data: bytes, *, path: str, class_names: Sequence[str] | None) -> None:
+    """Add an image of one class, which is a name or a number as text; its object is the whole image."""
     image = rows.image(path)
     text = data[:_MAX_LABEL_BYTES].decode("utf-8", "replace").strip()
     if class_names is not None and text not in class_names and text.isascii() and text.isdigit():
@@ -149,10 +173,11 @@ def add_label(rows: Rows, data: bytes, *, path: str, class_names: Sequence[str] 
             rows.malformed(f"class {text[:20]} of {path[:200]!r} is not below {len(class_names)}, the classes")
             return
         text = class_names[number]
-    rows.object(image, class_name=text, box=None)
+    # Without an annotated size; data sets clip boxes to the decoded image.
+    rows.object(image, class_name=text, box=(0, 0, _UNKNOWN_SIDE, _UNKNOWN_SIDE))
 
 
-def record_points(data: bytes) -> int:
+def _num_points(data: bytes) -> int:
     """Return the number of points of the objects in a JSON object, 0 if it has none."""
     # Most sets have no points, and every object is parsed once more when it is added.
     if b'"keypoints"' not in data:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.cache import cache_file, cache_folder, cache_key, keep, load_unchanged
-from lit_loader.annotations.formats.folder import IMAGE_EXTENSIONS, Folder, is_image_name
+from lit_loader.annotations.formats.folder import IMAGE_EXTENSIONS, Folder, is_image_name, join_path
 from lit_loader.annotations.packing import PACKED_KEY
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.problems import shorten
@@ -26,11 +27,10 @@ from lit_loader.images.stored_reading import StoredReading
 from lit_loader.storage.catalog import Catalog
 from lit_loader.storage.images import ImageStore, LocalImages, RemoteImages
 from lit_loader.storage.jobs import run_job
-from lit_loader.storage.mirror import Mirror, open_mirror
+from lit_loader.storage.mirror import Mirror
 from lit_loader.storage.pack_target import CATALOG_FILE, set_file
-from lit_loader.storage.settings import is_url, storage_settings
+from lit_loader.storage.tar_index import open_tar
 from lit_loader.storage.tar_samples import TarSamples, read_samples
-from lit_loader.storage.verifying import file_reader
 
 __all__ = ["PackedSource"]
 
@@ -76,89 +76,86 @@ class PackedSource(FormatSource):
     policy: Mapping[str, Any] = field(default_factory=dict, init=False)
     num_workers: int | None = field(default=None, init=False)
 
-    def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
+    def is_object(self, name: str) -> bool:
+        """Return True for tar files and images, which stay in a store."""
+        return name.endswith(_TAR_ENDING) or is_image_name(name)
+
+    def read_folder(self, folder: Path, *, trust_cache: bool) -> tuple[Any, StageTables]:
         """Read index files, or the headers of tar files, and split the tables as `FormatSource` does."""
-        self.__dict__["_place"] = place = _Place(self, trust_cache=trust_cache)
-        key, tables = super().read(trust_cache=trust_cache)
-        catalog = place.catalog()
-        # Equal catalogs share a store, so that data sets made from it stay valid.
-        if "_store" not in self.__dict__ or self.__dict__["_store"].catalog.key != catalog.key:
-            self.__dict__["_store"] = place.store(catalog)
-        return [*key, catalog.key], tables
+        place = _Place(self, Folder(folder), self.__dict__.get("_mirror"))
+        self.__dict__["_place"] = place
+        key, tables = super().read_folder(folder, trust_cache=trust_cache)
+        return [*key, place.catalog.key], tables
 
     def image_reading(self, reading: ImageReading) -> ImageReading:
         """Return a reading of the images in the shards, with the settings of ``reading``."""
-        if "_store" not in self.__dict__:
+        if "_place" not in self.__dict__:
             self.reopen()
         place: _Place = self.__dict__["_place"]
-        return StoredReading.extending(reading, {str(place.folder.root): self.__dict__["_store"]})
+        store: ImageStore | None = self.__dict__.get("_store")
+        # A store with the same images stays connected.
+        if store is None or store.catalog.key != place.catalog.key:
+            self.__dict__["_store"] = store = place.open_store()
+        return StoredReading.extending(reading, {str(place.folder.root): store})
 
     def _read_list(self, folder: Folder, name: str, options: Mapping[str, Any]) -> AnnotationTable:
         place: _Place = self.__dict__["_place"]
         return place.table(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name not in ("_place", "_store")}
+        return {name: value for name, value in super().__getstate__().items() if name != "_place"}
 
 
 class _Place:
-    """Folder or URL of a source, as it is at one time.
+    """Folder of a source as it is at one time: its sets or tar files, and the catalog of their images.
 
     Args:
         source: The settings.
-        trust_cache: Do not list the store again.
-
-    Attributes:
-        folder: The folder, or the local folder of the URL with its index files.
+        folder: The folder, or the mirror of the URL with its index files.
+        mirror: The mirror, or None for a folder of this host.
     """
 
-    def __init__(self, source: PackedSource, *, trust_cache: bool) -> None:
+    def __init__(self, source: PackedSource, folder: Folder, mirror: Mirror | None) -> None:
+        self.folder = folder
         self._source = source
-        self._mirror: Mirror | None = None
-        root = str(source.root)
-        if is_url(root):
-            settings = storage_settings(root, source.storage, cache_dir=source.cache_dir)
-            self._mirror = open_mirror(
-                settings, is_image=_is_placeholder, refresh=not trust_cache, progress=source.progress
-            )
-        self.folder = Folder(root if self._mirror is None else self._mirror.folder)
+        self._mirror = mirror
         self._cache = cache_folder(source.cache_dir)
+        self._class_names = None if source.class_names is None else list(source.class_names)
         self._versions: dict[str, str] = {}
-        if self._mirror is not None:
-            listing = self._mirror.listing
-            self._versions = dict(zip(listing.keys, listing.versions, strict=True))
+        if mirror is not None:
+            self._versions = dict(zip(mirror.listing.keys, mirror.listing.versions, strict=True))
         names = [name for stage in get_args(Stage) for name in listed(getattr(source, stage))]
-        self._tars = list(dict.fromkeys(tar for name in names if _is_pattern(name) for tar in self._matches(name)))
-        # Catalogs of the tar files of each pattern.
-        self._tar_catalogs: dict[str, Catalog] = {}
-        self._uses_index = not all(map(_is_pattern, names))
-        if self._uses_index and self._tars:
-            remedy = "give the sets of the index alone, or patterns alone"
-            raise AnnotationError(f"stages {names} are sets and tar files", path=root, remedy=remedy)
+        patterns = [name for name in names if _is_pattern(name)]
+        if patterns and len(patterns) < len(names):
+            message = f"the stages {names} are sets and tar files; give names of sets alone, or patterns alone"
+            raise AnnotationError(message, path=str(source.root))
+        self._has_index = not patterns
+        # Their positions are the numbers of shards in all tables.
+        self._tars = list(dict.fromkeys(tar for pattern in patterns for tar in self._matches(pattern)))
 
     def table(self, name: str) -> AnnotationTable:
         """Return the table of a set or of a pattern."""
-        return self._tar_table(name) if _is_pattern(name) else self._set_table(name)
+        return self._set_table(name) if self._has_index else self._tar_table(name)
 
+    @cached_property
     def catalog(self) -> Catalog:
-        """Return the catalog of all images of the sets that were read."""
-        root = str(self._source.root) if self._mirror is not None else str(self.folder.root)
-        if not self._uses_index:
-            return _joined(list(self._tar_catalogs.values()), root, self._tars, self._tar_versions())
-        # After the tables: a catalog may only grow, so it has all images of a table that was read before.
-        catalog = Catalog.load(self.folder.root / CATALOG_FILE)
+        """Catalog of all images; in a packed set to be read after the tables, because it may grow meanwhile."""
+        root = str(self.folder.root) if self._mirror is None else self._mirror.settings.url
+        if not self._has_index:
+            return self._tar_catalog(root)
+        path = self.folder.root / CATALOG_FILE
+        catalog = Catalog.load(path)
         for key in catalog.objects:
-            check_relative(key, source=self.folder.root / CATALOG_FILE)
-        if self._mirror is not None:
-            missing = [key for key in catalog.objects if key not in self._versions]
-            if missing:
-                names = shorten(", ".join(missing[:3]))
-                raise AnnotationError(f"{len(missing)} shards are missing in the store: {names}", path=root)
+            check_relative(key, source=path)
+        missing = [key for key in catalog.objects if self._mirror is not None and key not in self._versions]
+        if missing:
+            message = f"{len(missing)} shards of the catalog are missing, such as {missing[0]!r}"
+            raise AnnotationError(message, path=str(self._source.root), remedy="copy them again")
         return replace(catalog, root=root, versions=[self._versions.get(key, "") for key in catalog.objects])
 
-    def store(self, catalog: Catalog) -> ImageStore:
-        """Return the store of the images."""
-        return LocalImages(catalog) if self._mirror is None else RemoteImages(catalog, self._mirror.settings)
+    def open_store(self) -> ImageStore:
+        """Return a store of the images."""
+        return LocalImages(self.catalog) if self._mirror is None else RemoteImages(self.catalog, self._mirror.settings)
 
     # -- sets with an index ---------------------------------------------------------------------------------------
 
@@ -166,33 +163,35 @@ class _Place:
         file = set_file(check_relative(name))
         if not self.folder.is_file(file):
             raise self._missing(name)
-        class_names = None if self._source.class_names is None else list(self._source.class_names)
-        settings: dict[str, Any] = {"name": name, "class_names": class_names}
-        key, request = self._keys(settings, [file], [*self.folder.stamp(file)])
-        root = self.folder.root
-        table = load_unchanged(folder=self._cache, key=key, request=request, root=root)
-        if table is not None:
-            return table
+        return self._cached({"name": name}, [file], lambda: self._load_set(self.folder.root / file))
+
+    def _load_set(self, path: Path) -> AnnotationTable:
         try:
-            table = AnnotationTable.load(root / file, key=PACKED_KEY)
+            table = AnnotationTable.load(path, key=PACKED_KEY)
         except CacheError as error:
             remedy = "copy it again, or pack the set with this version"
-            raise AnnotationError(error.problem, path=root / file, remedy=remedy) from None
-        if class_names is not None:
-            table = _with_class_names(table, class_names, root / file)
-        # The table in the cache has the folder as its root, so that it can be pickled as the name of its file.
-        return keep(replace(table, root=root), folder=self._cache, key=key, request=request)
+            raise AnnotationError(error.problem, path=path, remedy=remedy) from None
+        # Tables in the cache have the folder as their root, so that they can be pickled as the name of a file.
+        table = replace(table, root=self.folder.root)
+        if self._class_names is None:
+            return table
+        unknown = sorted(set(table.class_names) - set(self._class_names))
+        if unknown:
+            message = f"objects have the classes {unknown}, which class_names lacks; add them"
+            raise AnnotationError(message, path=path)
+        return table.with_class_names(self._class_names)
 
     def _missing(self, name: str) -> AnnotationError:
-        sets = [file.removesuffix(set_file("")) for file in self.folder.files(".") if file.endswith(set_file(""))]
-        sets = [existing for existing in sorted(sets) if set_file(existing) != CATALOG_FILE]
-        stages = [stage for stage in get_args(Stage) if name in listed(getattr(self._source, stage))]
-        if sets:
-            problem = f"there is no packed set {name!r}; the sets are {shorten(', '.join(sets))}"
-            return AnnotationError(problem, path=str(self._source.root), settings={stages[0]: None})
-        problem = f"there is no packed set {name!r}, because there is no index of a packed set"
-        remedy = "give a pattern of tar files such as 'train-*.tar', or pack the set with lit-loader pack"
-        return AnnotationError(problem, path=str(self._source.root), remedy=remedy)
+        ending = set_file("")
+        files = [file for file in self.folder.files(".") if file.endswith(ending) and file != CATALOG_FILE]
+        root = str(self._source.root)
+        if not files:
+            remedy = "pack it with lit-loader pack, or give a pattern of tar files, such as train='train-*.tar'"
+            return AnnotationError("this is no packed set: it has no index", path=root, remedy=remedy)
+        sets = shorten(", ".join(file.removesuffix(ending) for file in sorted(files)))
+        stage = next(stage for stage in get_args(Stage) if name in listed(getattr(self._source, stage)))
+        message = f"there is no set {name!r} for {stage}; the sets are {sets}"
+        return AnnotationError(message, path=root, remedy="give one of them", settings={stage: None})
 
     # -- tar files without an index -------------------------------------------------------------------------------
 
@@ -202,47 +201,103 @@ class _Place:
         files = self.folder.files(parent or ".")
         matches = [posixpath.join(parent, file) for file in files if fnmatchcase(file, name)]
         if not matches:
-            tars = shorten(", ".join(sorted(file for file in files if file.endswith(_TAR_ENDING))[:20])) or "none"
-            raise AnnotationError(f"no tar file fits {pattern!r}; there are {tars}", path=str(self._source.root))
+            tars = shorten(", ".join(sorted(file for file in files if file.endswith(_TAR_ENDING)))) or "none"
+            message = f"no tar file fits {pattern!r}; the tar files there are: {tars}"
+            raise AnnotationError(message, path=str(self._source.root))
         return sorted(matches)
-
-    def _tar_versions(self) -> list[str]:
-        return [self._versions.get(tar, "") for tar in self._tars]
 
     def _tar_table(self, pattern: str) -> AnnotationTable:
         tars = self._matches(pattern)
-        root = self.folder.root
-        stamps = [number for tar in tars for number in self.folder.stamp(tar)]
-        versions = [self._versions.get(tar, "") for tar in tars]
-        class_names = None if self._source.class_names is None else list(self._source.class_names)
-        settings = {"versions": versions, "class_names": class_names}
-        samples_key, _ = self._keys({"versions": versions}, tars, stamps)
-        samples = self._samples(tars, samples_key)
-        paths = _image_paths(tars, samples)
-        key, request = self._keys(settings, tars, stamps)
-        table = load_unchanged(folder=self._cache, key=key, request=request, root=root)
-        if table is None:
-            table, paths = table_of_samples(self.folder, pattern, samples, paths, class_names=class_names)
-            # Paths in annotations become those of the images, and the catalog must have the same.
-            shards = np.array([self._tars.index(tar) for tar in tars], np.int32)[samples.object_of]
-            by_path = dict(zip(paths, shards.tolist(), strict=True))
-            numbers = np.array([by_path[path] for path in table.image_paths], np.int32)
-            table = keep(replace(table, shards=numbers), folder=self._cache, key=key, request=request)
-        return table
 
-    def _samples(self, tars: Sequence[str], key: str) -> TarSamples:
-        """Return the samples of tar files, from the cache if possible."""
-        path = cache_file(self._cache, key)
+        def build() -> AnnotationTable:
+            samples = self._samples(tars)
+            paths = _image_paths(tars, samples)
+            table = table_of_samples(self.folder, pattern, samples, paths, class_names=self._class_names)
+            # All images stay in the table, in the order of the samples.
+            numbers = np.array([self._tars.index(tar) for tar in tars], np.int32)
+            return replace(table, shards=numbers[samples.object_of])
+
+        return self._cached({"tars": tars, "all": self._tars}, tars, build)
+
+    def _tar_catalog(self, root: str) -> Catalog:
+        parts = [self._samples([tar]) for tar in self._tars]
+        samples = TarSamples.joined(parts)
+        return Catalog(
+            root=root,
+            objects=self._tars,
+            versions=[self._versions.get(tar, "") for tar in self._tars],
+            object_of=samples.object_of,
+            starts=samples.starts,
+            lengths=samples.lengths,
+            path_hashes=Catalog.hash_paths(_image_paths(self._tars, samples)),
+        )
+
+    def _samples(self, tars: Sequence[str]) -> TarSamples:
+        """Return the samples of tar files, whose headers are read if they have changed."""
+        keys = {tar: self._keys({"samples": tar}, [tar])[0] for tar in tars}
+        parts = {tar: self._load_samples(key) for tar, key in keys.items()}
+        missing = [tar for tar, part in parts.items() if part is None]
+        if missing:
+            self._index(missing, keys)
+        return TarSamples.joined(
+            [
+                part if part is not None else TarSamples.load(cache_file(self._cache, keys[tar]), key=keys[tar])
+                for tar, part in parts.items()
+            ]
+        )
+
+    def _load_samples(self, key: str) -> TarSamples | None:
         try:
-            return TarSamples.load(path, key=key)
-        except CacheError:
-            # Missing, or damaged and then replaced.
-            pass
+            return TarSamples.load(cache_file(self._cache, key), key=key)
+        except CacheError:  # missing or damaged
+            return None
+
+    def _index(self, tars: Sequence[str], keys: Mapping[str, str]) -> None:
+        """Read the headers of tar files, and store their samples in the cache."""
         extensions = [extension.removeprefix(".") for extension in IMAGE_EXTENSIONS]
-        if self._mirror is None:
-            return self._read_local(tars, path, key, frozenset(extensions))
-        row_by_key = {name: row for row, name in enumerate(self._mirror.listing.keys)}
-        request = {"listing": str(self._mirror.folder.parent / "listing.arrow"), "image_extensions": extensions}
-        request |= {"rows": [row_by_key[tar] for tar in tars], "path": str(path), "key": key}
-        run_job("tar_samples", self._mirror.settings, request, progress=self._source.progress)
-        return TarSamples.load(path, key=key)
+        files = [(tar, str(cache_file(self._cache, keys[tar])), keys[tar]) for tar in tars]
+        if self._mirror is not None:
+            rows = {key: row for row, key in enumerate(self._mirror.listing.keys)}
+            request = {"tars": [(rows[tar], path, key) for tar, path, key in files], "image_extensions": extensions}
+            request["listing"] = str(self._mirror.folder.parent / "listing.arrow")
+            run_job("tar_samples", self._mirror.settings, request, progress=self._source.progress)
+            return
+        for tar, path, key in files:
+            file = self.folder.root / tar
+            with open_tar(file) as (read_at, num_bytes):
+                samples = read_samples(read_at, num_bytes, name=str(file), image_extensions=frozenset(extensions))
+            samples.save(Path(path), key=key)
+
+    # -- the cache ------------------------------------------------------------------------------------------------
+
+    def _keys(self, settings: Mapping[str, Any], files: Sequence[str]) -> tuple[str, str]:
+        """Return the key of what is read from files as they are, and the key of the request for it."""
+        versions = [self._versions.get(file, "") for file in files]
+        stamps = [number for file in files for number in self.folder.stamp(file)]
+        make_key = partial(cache_key, reader="packed", version=_VERSION, root=self.folder.root)
+        request = {**settings, "class_names": self._class_names}
+        key = make_key(settings=request | {"versions": versions}, files=files, stamps=stamps)
+        return key, make_key(settings=request | {"files": list(files)})
+
+    def _cached(
+        self, settings: Mapping[str, Any], files: Sequence[str], build: Callable[[], AnnotationTable]
+    ) -> AnnotationTable:
+        """Return a table from the cache, or build it and store it there."""
+        key, request = self._keys(settings, files)
+        table = load_unchanged(folder=self._cache, key=key, request=request, root=self.folder.root)
+        return keep(build(), folder=self._cache, key=key, request=request) if table is None else table
+
+
+def _is_pattern(name: str) -> bool:
+    return name.endswith(_TAR_ENDING)
+
+
+def _image_paths(tars: Sequence[str], samples: TarSamples) -> list[str]:
+    """Return the path of each image: its tar file without extension, and its name in there.
+
+    Raises:
+        UnsafePathError: If a name leads out of the tar file.
+    """
+    folders = [tar.removesuffix(_TAR_ENDING) for tar in tars]
+    pairs = zip(samples.object_of.tolist(), samples.names, strict=True)
+    return [join_path(folders[number], name, source=tars[number]) for number, name in pairs]

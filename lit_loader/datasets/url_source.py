@@ -64,6 +64,10 @@ class UrlSource(FileSource):
         """
         remote_settings(str(self.root), self.storage, cache_dir=self.cache_dir)
 
+    def is_object(self, name: str) -> bool:
+        """Return True if a file of this name stays in the store; other files are downloaded."""
+        return is_image_name(name)
+
     def open_mirror(self, *, refresh: bool) -> Mirror | None:
         """Return the mirror of a URL, or None for a folder.
 
@@ -76,7 +80,7 @@ class UrlSource(FileSource):
         # One that was listed in order to find the layout need not be listed again.
         mirror: Mirror | None = self.__dict__.pop("_listed_mirror", None)
         if mirror is None:
-            mirror = open_mirror(settings, is_image=is_image_name, refresh=refresh, progress=self.progress)
+            mirror = open_mirror(settings, is_image=self.is_object, refresh=refresh, progress=self.progress)
         # Subclasses may be frozen dataclasses.
         self.__dict__["_mirror"] = mirror
         return mirror

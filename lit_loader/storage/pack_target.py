@@ -18,7 +18,8 @@ from lit_loader.storage.catalog import Catalog
 from lit_loader.storage.jobs import run_job
 from lit_loader.storage.listing import Listing
 from lit_loader.storage.settings import StorageSettings
-from lit_loader.storage.verifying import file_reader, wrong_images
+from lit_loader.storage.tar_index import open_tar
+from lit_loader.storage.verifying import wrong_images
 
 __all__ = ["CATALOG_FILE", "FolderTarget", "PackTarget", "StoreTarget", "set_file"]
 
@@ -93,7 +94,8 @@ class FolderTarget(PackTarget):
         """Read all shards on several threads, see `PackTarget.differing`."""
 
         def compare(number: int) -> list[int] | None:
-            return wrong_images(catalog, number, file_reader(self._folder / catalog.objects[number]))
+            with open_tar(self._folder / catalog.objects[number]) as (read_at, _):
+                return wrong_images(catalog, number, read_at)
 
         numbers = range(len(catalog.objects))
         with ThreadPoolExecutor(count_cores()) as pool:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from lit_loader.errors import AnnotationError, StorageError
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.extras import require
@@ -18,7 +16,7 @@ from lit_loader.storage.listing import Listing
 from lit_loader.storage.object_store import open_store, storage_error
 from lit_loader.storage.settings import StorageSettings
 from lit_loader.storage.tar_index import ReadAt, windowed
-from lit_loader.storage.tar_samples import TarSamples, read_samples
+from lit_loader.storage.tar_samples import read_samples
 from lit_loader.storage.verifying import wrong_images
 
 __all__ = ["upload", "tar_samples", "verify"]
@@ -48,27 +46,28 @@ def upload(settings: StorageSettings, request: Mapping[str, Any], progress: Repo
 
 
 def tar_samples(settings: StorageSettings, request: Mapping[str, Any], progress: ReportProgress) -> dict[str, Any]:
-    """Write the `TarSamples` of tar files to ``request["path"]``.
+    """Write the `TarSamples` of tar files.
 
-    ``request`` also has the path of the ``listing``, the ``rows`` of the tar files in it, the ``image_extensions`` and
-    the ``key`` of the file to write.
+    ``request`` has the path of the ``listing``, the ``image_extensions``, and the ``tars``: the row of each in the
+    listing, and path and key of the file to write.
     """
-    objects = Listing.load(Path(request["listing"])).select(np.array(request["rows"], dtype=np.int64))
+    listing = Listing.load(Path(request["listing"]))
     store = open_store(settings)
     extensions = frozenset(request["image_extensions"])
-    parts: list[TarSamples] = [TarSamples()] * len(objects)
 
     def index(number: int) -> None:
-        key = objects.keys[number]
+        row, path, cache_key = request["tars"][number]
+        key = listing.keys[row]
+        num_bytes = int(listing.sizes[row])
         place = f"{settings.url}/{printable(key)}"
-        read_at = windowed(_object_reader(store, key, place, int(objects.sizes[number])))
+        read_at = windowed(_object_reader(store, key, place, num_bytes))
         try:
-            parts[number] = read_samples(read_at, int(objects.sizes[number]), name=place, image_extensions=extensions)
+            samples = read_samples(read_at, num_bytes, name=place, image_extensions=extensions)
         except AnnotationError as error:
             raise StorageError(error.text()) from None
+        samples.save(Path(path), key=cache_key)
 
-    on_threads(index, range(len(objects)), min(settings.num_connections, _MAX_THREADS), progress)
-    TarSamples.joined(parts).save(Path(request["path"]), key=request["key"])
+    on_threads(index, range(len(request["tars"])), min(settings.num_connections, _MAX_THREADS), progress)
     return {}
 
 

@@ -9,13 +9,16 @@ NOTE [Untrusted headers]
 
 from __future__ import annotations
 
+import os
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from lit_loader.errors import AnnotationError
 
-__all__ = ["ReadAt", "TarMember", "tar_members", "windowed"]
+__all__ = ["ReadAt", "TarMember", "open_tar", "tar_members", "windowed"]
 
 _BLOCK: Final = tarfile.BLOCKSIZE
 _MAX_EXTENDED_BYTES: Final = 1 << 20
@@ -78,6 +81,21 @@ def tar_members(read_at: ReadAt, num_bytes: int, *, name: str) -> Iterator[TarMe
             raise _error(name, header.start - _BLOCK, f"member {header.name[:200]!r} is {kind}; {remedy}")
         if header.info.type in _FILE_TYPES:
             yield TarMember(header.name, header.start, header.size)
+
+
+@contextmanager
+def open_tar(path: Path) -> Iterator[tuple[ReadAt, int]]:
+    """Yield a function that reads a file of this host, and the size of the file.
+
+    Raises:
+        OSError: If the file cannot be opened.
+    """
+    # Opening a named pipe must not wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        yield lambda offset, length: os.pread(descriptor, length, offset), os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
 
 
 def windowed(read_at: ReadAt) -> ReadAt:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -11,20 +10,9 @@ import numpy as np
 from lit_loader.storage.catalog import DIGEST_BYTES, Catalog
 from lit_loader.storage.tar_index import ReadAt
 
-__all__ = ["file_reader", "wrong_images"]
+__all__ = ["wrong_images"]
 
 _READ_BYTES: Final = 8 << 20
-
-
-def file_reader(path: Path) -> ReadAt:
-    """Return a `ReadAt` of a file, which it opens for each call."""
-
-    def read_at(offset: int, length: int) -> bytes:
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read(length)
-
-    return read_at
 
 
 def wrong_images(catalog: Catalog, number: int, read_at: ReadAt) -> list[int] | None:

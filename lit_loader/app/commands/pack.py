@@ -131,7 +131,13 @@ class _RateColumn(TextColumn):
 def _progress_bar(is_shown: bool) -> Iterator[Callable[[str, int], Advance]]:
     """Yield a function that adds a bar, see `pack_tables`."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _RateColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _RateColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, disable=not (is_shown and console.is_terminal)) as bar:
 
         def add(description: str, total: int) -> Advance:
