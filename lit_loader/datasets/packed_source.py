@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 import numpy as np
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.annotations.cache import cache_file, cache_folder, cache_key, keep, load_unchanged
+from lit_loader.annotations.cache import cache_file, cache_key, keep, load_unchanged
 from lit_loader.annotations.formats.folder import IMAGE_EXTENSIONS, Folder, is_image_name, join_path
 from lit_loader.annotations.packing import PACKED_KEY
 from lit_loader.annotations.paths import check_relative
@@ -22,6 +22,7 @@ from lit_loader.annotations.shard_records import table_of_samples
 from lit_loader.datasets.format_source import FormatSource
 from lit_loader.datasets.sources import Stage, StageTables, listed
 from lit_loader.errors import AnnotationError, CacheError
+from lit_loader.foundation.files import cache_folder
 from lit_loader.images import ImageReading
 from lit_loader.images.stored_reading import StoredReading
 from lit_loader.storage.catalog import Catalog

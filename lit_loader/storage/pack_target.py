@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
-import numpy as np
-
-from lit_loader.errors import StorageError
 from lit_loader.foundation.files import cache_folder
 from lit_loader.foundation.host import count_cores
 from lit_loader.storage.catalog import Catalog
@@ -108,6 +107,9 @@ class StoreTarget(PackTarget):
 
     def __init__(self, settings: StorageSettings) -> None:
         self._settings = settings
+        # A store of files, unlike others, needs its folder.
+        if settings.url.startswith("file:"):
+            Path(url2pathname(urlsplit(settings.url).path)).mkdir(parents=True, exist_ok=True)
         self.place = settings.url
         key = hashlib.blake2b(settings.url.encode(), digest_size=16).hexdigest()
         self.work = cache_folder(settings.cache_dir) / "packing" / key
@@ -143,12 +145,5 @@ class StoreTarget(PackTarget):
         return self.work / "listing.arrow"
 
     def _listing(self) -> Listing:
-        try:
-            run_job("list", self._settings, {"path": str(self._listing_path)}, progress=False)
-        except StorageError as error:
-            if "does not exist" not in str(error):
-                raise
-            # A file store has no empty folders.
-            empty = np.zeros(0, np.int64)
-            Listing(keys=[], sizes=empty, times=empty, versions=[]).save(self._listing_path)
+        run_job("list", self._settings, {"path": str(self._listing_path)}, progress=False)
         return Listing.load(self._listing_path)

@@ -108,7 +108,7 @@ def _print_report(report: PackReport, target: PackTarget) -> None:
 def _print_next_step(arguments: argparse.Namespace, tables: Mapping[str, AnnotationTable]) -> None:
     first = next(iter(tables.values()))
     names = {name: name for name in tables}
-    command = training_command("packed", arguments.to, names, first, dict.fromkeys(names, {}))
+    command = training_command("packed", arguments.to, names, first, {name: {} for name in names})
     print_lines("next:", f"  {command}")
 
 
