@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -298,7 +299,14 @@ def _image_paths(tars: Sequence[str], samples: TarSamples) -> list[str]:
 
     Raises:
         UnsafePathError: If a name leads out of the tar file.
+        AnnotationError: If a name occurs twice.
     """
     folders = [tar.removesuffix(_TAR_ENDING) for tar in tars]
     pairs = zip(samples.object_of.tolist(), samples.names, strict=True)
-    return [join_path(folders[number], name, source=tars[number]) for number, name in pairs]
+    paths = [join_path(folders[number], name, source=tars[number]) for number, name in pairs]
+    if len(set(paths)) < len(paths):
+        path, _ = Counter(paths).most_common(1)[0]
+        number = paths.index(path)
+        message = f"the tar file has an image {shorten(path)!r} twice"
+        raise AnnotationError(message, path=tars[samples.object_of[number]], remedy="rename one of them")
+    return paths
