@@ -26,6 +26,7 @@ from lit_loader.annotations.problems import shorten
 from lit_loader.annotations.quadrangles import are_flat, enclosing_boxes, rotated_corners
 from lit_loader.annotations.table import AnnotationTable, Attribute
 from lit_loader.errors import AnnotationError
+from lit_loader.storage.mirror import is_mirrored
 
 __all__ = ["build_table", "point_boxes"]
 
