@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from secrets import token_hex
@@ -63,9 +63,6 @@ class Mirror:
         listing: Objects of the store.
         is_image: bool ``(num_objects,)``, True for images.
         listing_stamp: Inode and time of the file of the listing.
-
-    Attributes:
-        catalog: Catalog of the images.
     """
 
     settings: StorageSettings
@@ -81,6 +78,7 @@ class Mirror:
 
     @cached_property
     def catalog(self) -> Catalog:
+        """Catalog of the images."""
         images = self.listing.select(self.image_rows)
         return Catalog(
             root=self.settings.url,
@@ -155,9 +153,8 @@ def open_mirror(settings: StorageSettings, *, is_image: Callable[[str], bool], r
     place = cache_folder(settings.cache_dir).resolve() / "mirrors" / _name(settings)
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     start = time.time_ns()
-    with file_lock(
-        place / "lock", on_wait=lambda: _logger.info("waiting for another process to list %s", settings.url)
-    ):
+    on_wait = partial(_logger.info, "waiting for another process to list %s", settings.url)
+    with file_lock(place / "lock", on_wait=on_wait):
         listing_path = place / "listing.arrow"
         time_listed = listing_path.stat().st_mtime_ns if listing_path.exists() else 0
         if time_listed == 0 or (refresh and time_listed < start):
@@ -323,13 +320,12 @@ def _check_budget(settings: StorageSettings, files: Listing) -> None:
         return
     largest = np.argsort(-files.sizes, kind="stable")[:_MAX_NAMES].tolist()
     names = ", ".join(f"{printable(files.keys[row])} ({byte_words(int(files.sizes[row]))})" for row in largest)
-    rule = (
-        f"is less than the {byte_words(num_bytes)} of {len(files)} files in {settings.url} that are not images: {names}"
-    )
+    total = f"{byte_words(num_bytes)} of {len(files)} files that are not images"
+    rule = f"is less than the {total} in {settings.url}, such as {names}"
     raise SettingError(
         "storage.annotation_budget",
         settings.annotation_budget,
-        f"{rule}, ...",
+        rule,
         "give the URL of a folder without them",
         settings={"storage.annotation_budget": byte_words(num_bytes + num_bytes // 4)},
     )

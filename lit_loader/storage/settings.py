@@ -11,7 +11,15 @@ from typing import Any, Final
 from lit_loader.errors import SettingError
 from lit_loader.foundation.byte_sizes import byte_count
 
-__all__ = ["SCHEMES", "StorageSettings", "hide_secrets", "is_public_option", "is_url", "storage_settings"]
+__all__ = [
+    "SCHEMES",
+    "StorageSettings",
+    "hide_secrets",
+    "is_public_option",
+    "is_url",
+    "remote_settings",
+    "storage_settings",
+]
 
 SCHEMES: Final = ("s3", "gs", "az", "http", "https", "file")
 """Schemes of the URLs of stores."""
@@ -95,6 +103,20 @@ class StorageSettings:
     def from_json(cls, data: Mapping[str, Any]) -> StorageSettings:
         """Return the settings of `to_json`."""
         return cls(**data)
+
+
+def remote_settings(root: str, storage: Mapping[str, Any], *, cache_dir: Path | str | None) -> StorageSettings | None:
+    """Return the settings of a source's arguments ``root`` and ``storage``, or None if the root is a folder.
+
+    Raises:
+        SettingError: As for `storage_settings`, or if a folder has settings of a store.
+    """
+    if re.match(r"[A-Za-z][\w+.-]*://", root):
+        return storage_settings(root, storage, cache_dir=cache_dir)
+    if any(value is not None for value in storage.values()):
+        rule = f"is for the URL of a store, and root={root!r} is a folder"
+        raise SettingError("storage", ..., rule, settings={"storage": {}})
+    return None
 
 
 def storage_settings(
