@@ -63,17 +63,21 @@ class RecordWriter:
         table = self._table
         width, height = self._sizes[rows[0]].tolist()
         record: dict[str, Any] = {"path": table.image_paths[rows[0]], "width": width, "height": height}
-        objects = np.concatenate([np.arange(table.offsets[row], table.offsets[row + 1]) for row in rows])
-        shift = np.zeros((len(objects), 2), np.float32)
+        objects: Any = table.objects(rows[0])
+        if len(rows) > 1:
+            objects = np.concatenate([np.arange(table.offsets[row], table.offsets[row + 1]) for row in rows])
+        labels = table.labels[objects].tolist()
+        boxes = table.boxes[objects]
+        points = None if table.keypoints is None else table.keypoints[objects]
         if table.regions is not None:
             counts = [table.offsets[row + 1] - table.offsets[row] for row in rows]
-            shift = np.repeat(table.regions[list(rows), :2], counts, axis=0).astype(np.float32)
-        labels = table.labels[objects].tolist()
-        record["boxes"] = (table.boxes[objects] + np.tile(shift, 2)).tolist()
+            corners = np.repeat(table.regions[list(rows), :2], counts, axis=0).astype(np.float32)
+            boxes = boxes + np.tile(corners, 2)
+            points = None if points is None else points + corners[:, None]
+        record["boxes"] = boxes.tolist()
         record["labels"] = labels
         record["names"] = [table.class_names[label] for label in labels]
-        if table.keypoints is not None and table.visibility is not None:
-            points = table.keypoints[objects] + shift[:, None]
+        if points is not None and table.visibility is not None:
             visibility = table.visibility[objects].tolist()
             record["keypoints"] = [
                 [[x, y, state] for (x, y), state in zip(xy, states, strict=True)]

@@ -16,8 +16,8 @@ from lit_loader.annotations import AnnotationTable, Masks
 from lit_loader.annotations.fingerprint import table_digests
 from lit_loader.annotations.formats import read_annotations
 from lit_loader.datamodules import DetectionDataModule, WorkerSettings
-from lit_loader.datasets import PackedSource
-from lit_loader.errors import AnnotationError, ImageError, UnsafePathError
+from lit_loader.datasets import PackedSource, dataset_overrides, open_source
+from lit_loader.errors import AnnotationError, ImageError, SettingError, UnsafePathError
 from lit_loader.images import ImageReading
 from tests.support.drawn_set import DrawnSource, draw_set
 from tests.support.made_sets import WITHOUT_POINTS, make_image_folder
@@ -301,3 +301,20 @@ def test_shard_that_was_cut_after_the_index_was_read_fails_the_sample(tmp_path, 
     shard.write_bytes(shard.read_bytes()[:600])
     with pytest.raises(ImageError, match=r"train-000000\.tar"):
         source.image_reading(ImageReading()).read(table.image_path(2))
+
+
+# -- found without a search for formats -------------------------------------------------------------------------------
+
+
+def test_layout_of_a_packed_set_is_found(tmp_path, packed):
+    tables = detection_set(tmp_path / "files")
+    pack({"train": tables["train"], "val": tables["val"]}, tmp_path / "packed")
+    source = open_source(tmp_path / "packed", cache_dir=str(tmp_path / "cache"), progress=False)
+    assert isinstance(source, PackedSource)
+    assert (source.train, source.val, source.test) == ("train", "val", "val")
+    assert table_digests(source.tables("train")[0]) == table_digests(tables["train"])
+    words = dataset_overrides(source)
+    assert words[:2] == ["dataset=packed", f"dataset.root={tmp_path / 'packed'}"]
+    assert "dataset.test=val" in words
+    with pytest.raises(SettingError, match="is of annotation files"):
+        open_source(tmp_path / "packed", options={"image_dir": "x"})
