@@ -54,7 +54,8 @@ def open_store(settings: StorageSettings) -> Any:
     config: dict[str, Any] = {}
     client_options: dict[str, Any] = {}
     retry_config: dict[str, Any] = {}
-    for name, value in settings.options.items():
+    options: Mapping[str, Any] = settings.options
+    for name, value in options.items():
         if name in _RETRY_OPTIONS:
             retry_config[name] = _retry_value(name, value)
         elif name in _CLIENT_OPTIONS:

@@ -147,7 +147,7 @@ def storage_settings(
         remedy = "give credentials by the store's environment variables or by `storage`"
         raise SettingError(argument, shown, "must not contain a login, a query or a fragment", remedy)
     values = {str(name): value for name, value in storage.items() if value is not None}
-    limits = {name: values.pop(name) for name in _LIMITS if name in values}
+    limits: dict[str, Any] = {name: values.pop(name) for name in _LIMITS if name in values}
     for name in ("window", "num_connections"):
         number = limits.get(name, 1)
         if type(number) is not int or not 1 <= number <= 1 << 20:
