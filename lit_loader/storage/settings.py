@@ -33,6 +33,7 @@ _PUBLIC_OPTIONS: Final = {
     *("use_azure_cli", "use_fabric_endpoint", "disable_tagging", "allow_http", "allow_invalid_certificates"),
     *("connect_timeout", "read_timeout", "timeout", "pool_idle_timeout", "pool_max_idle_per_host", "http1_only"),
     *("http2_only", "randomize_addresses", "max_retries", "retry_timeout", "server_side_encryption", "role_arn"),
+    "credentials_file",
 }
 _MIN_SECRET: Final = 3
 
