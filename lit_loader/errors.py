@@ -22,6 +22,7 @@ __all__ = [
     "SettingError",
     "SettingText",
     "SharedGeneratorWarning",
+    "StorageError",
     "TooManyBadSamplesError",
     "UnsafePathError",
     "UnsendableBatchError",
@@ -180,6 +181,10 @@ class ImageError(LitLoaderError, OSError):
     def __str__(self) -> str:
         # Python's OSError leaves out the message if there is a file name.
         return self.text()
+
+
+class StorageError(LitLoaderError, OSError):
+    """A store cannot be reached or refuses a request; the message names the URL, and no credentials."""
 
 
 class BadBatchError(LitLoaderError, RuntimeError):

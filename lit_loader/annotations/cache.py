@@ -16,7 +16,7 @@ from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import CacheError
 from lit_loader.foundation.files import new_file
 
-__all__ = ["cache_file", "cache_folder", "cache_key", "image_stamp", "keep", "load_last", "load_unchanged", "was_read"]
+__all__ = ["cache_file", "cache_key", "image_stamp", "keep", "load_last", "load_unchanged", "was_read"]
 
 # NOTE [When a cache is stale]
 # The name of a cache file is the hash of everything that the table was made from: the reader, its version, its
@@ -26,23 +26,6 @@ __all__ = ["cache_file", "cache_folder", "cache_key", "image_stamp", "keep", "lo
 # between has another stamp at the next read. Two changes are not noticed: a file rewritten with the same size within
 # one clock tick of the file system, or with its time set back. Cache files are never changed in place, so mappings stay
 # valid. Old ones stay until the folder is deleted, which is safe at any time between runs.
-
-
-def cache_folder(cache_dir: Path | str | None = None) -> Path:
-    """Return ``cache_dir``, or the default ``$XDG_CACHE_HOME/lit_loader``, else ``~/.cache/lit_loader``.
-
-    Raises:
-        CacheError: If the user has no home folder.
-    """
-    if cache_dir is not None:
-        return Path(cache_dir).absolute()
-    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if configured.is_absolute():
-        return configured / "lit_loader"
-    try:
-        return Path.home() / ".cache" / "lit_loader"
-    except RuntimeError:
-        raise CacheError("no home folder found for the cache; pass `cache_dir` or `use_cache=False`") from None
 
 
 def cache_key(

@@ -23,12 +23,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from lit_loader.annotations.cache import cache_folder
 from lit_loader.annotations.merge import concatenate
 from lit_loader.annotations.stratification import stratified_split
 from lit_loader.annotations.table import COLUMNS, AnnotationTable
 from lit_loader.errors import AnnotationError
-from lit_loader.foundation.files import new_file
+from lit_loader.foundation.files import cache_folder, new_file
 from lit_loader.types import IndexArray
 
 __all__ = [

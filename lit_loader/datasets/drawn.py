@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from lit_loader.annotations.cache import cache_folder
-from lit_loader.foundation.files import file_lock
+from lit_loader.foundation.files import cache_folder, file_lock
 from lit_loader.samplers.class_balanced import class_quotas
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.annotations.cache import cache_folder, cache_key, image_stamp, keep, load_unchanged
+from lit_loader.annotations.cache import cache_key, image_stamp, keep, load_unchanged
 from lit_loader.annotations.formats.folder import Folder
 from lit_loader.annotations.formats.policy import ReadPolicy
 from lit_loader.annotations.formats.rules import build_table
@@ -22,6 +22,7 @@ from lit_loader.datasets.row_builder import BOX_FORMATS, BoxFormat, RowBuilder, 
 from lit_loader.datasets.row_sets import open_rows
 from lit_loader.datasets.sources import FileSource, Stage, StageTables
 from lit_loader.errors import AnnotationError, ImageError, SettingError
+from lit_loader.foundation.files import cache_folder
 from lit_loader.images import ImageReading
 from lit_loader.images.row_images import RowImage, RowImages, RowReading, content_of, header_of, unpacked
 

@@ -1,4 +1,4 @@
-"""Atomic creation of files and folders that several processes write, and a lock between processes of a host."""
+"""The cache folder, atomic creation of files and folders that several processes write, and a lock between processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,26 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
 
-__all__ = ["file_lock", "new_file", "new_folder"]
+from lit_loader.errors import CacheError
+
+__all__ = ["cache_folder", "file_lock", "new_file", "new_folder"]
+
+
+def cache_folder(cache_dir: Path | str | None = None) -> Path:
+    """Return ``cache_dir``, or the default ``$XDG_CACHE_HOME/lit_loader``, else ``~/.cache/lit_loader``.
+
+    Raises:
+        CacheError: If the user has no home folder.
+    """
+    if cache_dir is not None:
+        return Path(cache_dir).absolute()
+    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if configured.is_absolute():
+        return configured / "lit_loader"
+    try:
+        return Path.home() / ".cache" / "lit_loader"
+    except RuntimeError:
+        raise CacheError("no home folder found for the cache; pass `cache_dir` or `use_cache=False`") from None
 
 
 @contextmanager

@@ -7,6 +7,7 @@ NOTE [Folder of a cache]
     - ``data``: a sparse file, with image ``slot`` at a fixed offset, see `data_offsets`;
     - ``states``: a mapped file: `HEADER_BYTES` of the fetch process, then one byte for each image;
     - ``errors/SLOT``: the reason why an image could not be fetched, as text;
+    - ``log``: the output of the fetch process, for people;
     - ``lock``: locked (``flock``) by the fetch process as long as it lives;
     - ``control``: a Unix stream socket for the messages below, one connection for each training process;
     - ``requests``: a Unix datagram socket on which any process asks for one image, see `request`.
@@ -35,12 +36,16 @@ from lit_loader.types import IndexArray
 
 __all__ = [
     "ALIGNMENT",
+    "EXIT_FAILED",
+    "EXIT_LOCKED",
     "HEADER_BYTES",
     "Message",
     "MessageKind",
     "Messages",
     "State",
+    "connect",
     "data_offsets",
+    "decode_request",
     "encode_message",
     "encode_request",
     "socket_address",
@@ -51,6 +56,12 @@ ALIGNMENT: Final = 4096
 
 HEADER_BYTES: Final = 4096
 """Bytes of the file of states before the first state."""
+
+EXIT_LOCKED: Final = 3
+"""Exit code of a fetch process if another one has the lock of the folder."""
+
+EXIT_FAILED: Final = 4
+"""Exit code of a fetch process that cannot work; the last line on standard error is the reason."""
 
 _HEAD: Final = struct.Struct("<IBi")  # bytes of the payload, kind, stream
 _REQUEST: Final = struct.Struct("<q")
@@ -126,6 +137,18 @@ def encode_request(slot: int, *, forget: bool = False) -> bytes:
         forget: Instead of fetching it, make a FAILED image ABSENT, so that the next request tries again.
     """
     return _REQUEST.pack(-1 - slot if forget else slot)
+
+
+def decode_request(datagram: bytes) -> tuple[int, bool]:
+    """Return the slot of a datagram of `encode_request`, and whether its failure shall be forgotten.
+
+    Raises:
+        ValueError: If it is not such a datagram.
+    """
+    if len(datagram) != _REQUEST.size:
+        raise ValueError(f"expected a request of {_REQUEST.size} bytes, got {len(datagram)}")
+    number: int = _REQUEST.unpack(datagram)[0]
+    return (-1 - number, True) if number < 0 else (number, False)
 
 
 def data_offsets(lengths: IndexArray) -> IndexArray:

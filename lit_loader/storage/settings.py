@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["SCHEMES", "StorageSettings", "is_url"]
+from lit_loader.errors import SettingError
+
+__all__ = ["SCHEMES", "StorageSettings", "hide_secrets", "is_public_option", "is_url", "storage_settings"]
 
 SCHEMES: Final = ("s3", "gs", "az", "http", "https", "file")
 """Schemes of the URLs of stores."""
+
+_LIMITS: Final = ("cache_budget", "window", "num_connections")
+# All other options may be credentials, also those of later versions of obstore.
+_PUBLIC_OPTIONS: Final = {
+    *(
+        "endpoint",
+        "region",
+        "default_region",
+        "bucket",
+        "account_name",
+        "container_name",
+        "virtual_hosted_style_request",
+    ),
+    *("skip_signature", "unsigned_payload", "request_payer", "s3_express", "imdsv1_fallback", "use_emulator"),
+    *("use_azure_cli", "use_fabric_endpoint", "disable_tagging", "allow_http", "allow_invalid_certificates"),
+    *("connect_timeout", "read_timeout", "timeout", "pool_idle_timeout", "pool_max_idle_per_host", "http1_only"),
+    *("http2_only", "randomize_addresses", "max_retries", "retry_timeout", "server_side_encryption", "role_arn"),
+}
+_MIN_SECRET: Final = 3
+
+
+def is_public_option(name: str) -> bool:
+    """Return True if the value of an option of ``storage`` may be shown and stored; of unknown names it may not."""
+    name = name.lower()
+    return name in _LIMITS or re.sub("^(aws|google|azure|azure_storage)_", "", name) in _PUBLIC_OPTIONS
+
+
+def hide_secrets(text: str, secrets: Mapping[str, Any]) -> str:
+    """Replace the values of options that are not public, and the logins of addresses, by ``***``."""
+    values = [str(value) for name, value in secrets.items() if not is_public_option(name)]
+    # The longest first, because one secret may contain another one.
+    for value in sorted(values, key=len, reverse=True):
+        # A value such as "1" would hide half of a message.
+        if len(value) >= _MIN_SECRET:
+            text = text.replace(value, "***")
+    return re.sub(r"(?<=://)[^/\s@]*@", "***@", text)
 
 
 def is_url(root: Path | str) -> bool:
@@ -45,3 +84,61 @@ class StorageSettings:
     def __post_init__(self) -> None:
         if not is_url(self.url):
             raise ValueError(f"url={self.url!r} is not the URL of a store; its scheme must be one of {list(SCHEMES)}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Workers read the cache of the fetch process and need no credentials.
+        public = {name: value for name, value in self.options.items() if is_public_option(name)}
+        return self.__dict__ | {"options": public}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as JSON data, with all secrets, for the standard input of a process."""
+        cache_dir = None if self.cache_dir is None else str(self.cache_dir)
+        return asdict(self) | {"options": dict(self.options), "cache_dir": cache_dir}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StorageSettings:
+        """Return the settings of `to_json`."""
+        return cls(**data)
+
+
+def storage_settings(
+    url: str, storage: Mapping[str, Any], *, cache_dir: Path | str | None, argument: str = "root"
+) -> StorageSettings:
+    """Return the settings of a source's arguments ``root`` and ``storage``.
+
+    Args:
+        url: URL of the data set's folder.
+        storage: ``cache_budget``, ``window``, ``num_connections``, and options of the store by obstore's names; None
+            means the default.
+        cache_dir: As of `StorageSettings`.
+        argument: Name of the argument with the URL, for messages.
+
+    Raises:
+        SettingError: If the URL has another scheme, or contains a login or a query; or a value has a wrong type. Values
+            of options are not named.
+    """
+    scheme, _, rest = url.partition("://")
+    # The messages must not repeat a password.
+    shown = re.sub("[^/]*@", "***@", f"{scheme}://{rest.partition('?')[0]}")
+    if scheme == "memory":
+        rule = "is the memory of one process, and images are fetched by another one"
+        raise SettingError(
+            argument, shown, rule, "use file:///... for tests, or an s3://, gs://, az:// or https:// URL"
+        )
+    if scheme not in SCHEMES or not rest.strip("/"):
+        raise SettingError(argument, shown, f"is not the URL of a folder in a store; schemes: {', '.join(SCHEMES)}")
+    if "@" in rest.partition("/")[0] or "?" in rest or "#" in rest:
+        remedy = "give credentials by the store's environment variables or by `storage`"
+        raise SettingError(argument, shown, "must not contain a login, a query or a fragment", remedy)
+    values = {str(name): value for name, value in storage.items() if value is not None}
+    limits = {name: values.pop(name) for name in _LIMITS if name in values}
+    for name in ("window", "num_connections"):
+        number = limits.get(name, 1)
+        if type(number) is not int or not 1 <= number <= 1 << 20:
+            raise SettingError(f"storage.{name}", number, "is not a whole number from 1 to 1048576")
+    for name, value in values.items():
+        if not isinstance(value, str | int | float):
+            raise SettingError(
+                f"storage.{name}", ..., f"must be text, a number or true or false, got {type(value).__name__}"
+            )
+    return StorageSettings(url=url.rstrip("/"), options=values, cache_dir=cache_dir, **limits)

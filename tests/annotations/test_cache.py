@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from lit_loader.annotations import cache, image_labels, image_weights
-from lit_loader.annotations.cache import cache_folder
 from lit_loader.annotations.formats import read_annotations, reader
 from lit_loader.errors import AnnotationError, CacheError
+from lit_loader.foundation.files import cache_folder
 
 OPENED: list[str] | None = None
 

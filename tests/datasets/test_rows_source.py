@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from lit_loader import ImageReading, RowsSource
-from lit_loader.annotations.cache import cache_folder
 from lit_loader.errors import AnnotationError, SettingError
+from lit_loader.foundation.files import cache_folder
 from tests.support.row_data import DETECTION, NAMES, POINTS, SIZE, detection_rows, encoded, point_rows
 
 GREY = np.full((48, 64), 90, dtype=np.uint8)

@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from lit_loader.annotations.cache import cache_folder, cache_key, keep, load_last, load_unchanged, was_read
+from lit_loader.annotations.cache import cache_key, keep, load_last, load_unchanged, was_read
 from lit_loader.annotations.formats.folder import Folder, file_stamp
 from lit_loader.annotations.formats.parallel import iter_chunks, status_spinner
 from lit_loader.annotations.formats.policy import ReadPolicy
@@ -41,6 +41,7 @@ from lit_loader.annotations.places import DEFAULT_LISTS
 from lit_loader.annotations.problems import shorten
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import AnnotationError, UnsafePathError
+from lit_loader.foundation.files import cache_folder
 
 __all__ = ["Inputs", "ReadOptions", "Reader"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lit_loader.annotations.cache import cache_folder
+from lit_loader.foundation.files import cache_folder
 
 __all__ = ["CacheSettings", "byte_count", "byte_words"]
 

@@ -1,0 +1,388 @@
+"""Cache of stored images on this host: a sparse file of their bytes, and a mapped file of their states.
+
+NOTE [Reboots]
+    After a crash of the host, blocks of the data file may be missing although their state was saved. So the header of
+    the states has the id of the boot, and a flag that is set after everything was written to the disk. Without that
+    flag, states of another boot are forgotten. A killed process needs no such care, because the system has its pages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import shutil
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lit_loader.errors import CacheError
+from lit_loader.foundation.escaping import printable
+from lit_loader.storage.catalog import Catalog
+from lit_loader.storage.protocol import ALIGNMENT, HEADER_BYTES, State, data_offsets
+from lit_loader.types import IndexArray
+
+__all__ = ["CacheFile", "CacheWriter"]
+
+_MAGIC: Final = int.from_bytes(b"LLCACHE1", "little")
+_MIN_IMAGES: Final = 4  # of the largest size that a budget must hold, so that requests never wait for each other
+_PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
+_STATE_BITS: Final = 0x03
+_MAX_ERROR_BYTES: Final = 4096
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+# int64 fields of the header
+_FORMAT_FIELD, _IMAGES_FIELD, _BYTES_FIELD, _BOOT_FIELD, _CLEAN_FIELD, _USED_FIELD, _PEAK_FIELD = 0, 1, 2, 3, 5, 6, 7
+
+
+class _Files:
+    """Open files of a cache, as readers use them.
+
+    Owns: the descriptor of the data and the mapping of the states.
+    """
+
+    def __init__(self, folder: Path, catalog: Catalog) -> None:
+        self.offsets = _checked_offsets(folder, catalog)
+        self.lengths = catalog.lengths
+        states = os.open(folder / "states", os.O_RDONLY)
+        try:
+            status = os.fstat(states)
+            # A mapping beyond the end of a file would end the process with SIGBUS.
+            if status.st_size != HEADER_BYTES + len(catalog):
+                raise CacheError(f"{folder / 'states'} is damaged ({status.st_size} bytes); delete {folder}")
+            self.inode = status.st_ino
+            self.states = mmap.mmap(states, status.st_size, prot=mmap.PROT_READ)
+        finally:
+            os.close(states)
+        self.data = os.open(folder / "data", os.O_RDONLY)
+        weakref.finalize(self, os.close, self.data)
+
+
+class CacheFile:
+    """Read stored images from the cache of this host.
+
+    The files are opened when they are first used, in each process. Any process and thread may read while the fetch
+    process writes and evicts.
+
+    Args:
+        folder: Folder of the cache.
+        catalog: Its catalog, or None to read it from the folder.
+    """
+
+    def __init__(self, folder: Path | str, catalog: Catalog | None = None) -> None:
+        self.folder = Path(folder)
+        self._catalog = catalog
+        self._files: _Files | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.folder,)
+
+    def try_read(self, slot: int) -> bytes | None:
+        """Return the bytes of an image, or None if it is not in the cache.
+
+        Args:
+            slot: Row of the image in the catalog.
+
+        Raises:
+            CacheError: If the files are damaged.
+        """
+        files = self._files or self._open()
+        if files is None:
+            return None
+        place = HEADER_BYTES + slot
+        length = int(files.lengths[slot])
+        before = files.states[place]
+        if before & _STATE_BITS != State.READY:
+            self._reopen(files)
+            return None
+        data = os.pread(files.data, length, int(files.offsets[slot]))
+        # The fetch process raises the generation before it punches a hole, so a changed byte shows a torn read.
+        if files.states[place] != before:
+            return None
+        if len(data) != length:
+            raise CacheError(f"{self.folder / 'data'} is damaged: it ends in image {slot}; delete {self.folder}")
+        return data
+
+    def state(self, slot: int) -> State:
+        """Return the state of an image; ABSENT while no fetch process has made the files.
+
+        Raises:
+            CacheError: If the files are damaged.
+        """
+        files = self._files or self._open()
+        if files is None:
+            return State.ABSENT
+        return State(files.states[HEADER_BYTES + slot] & _STATE_BITS)
+
+    def error_text(self, slot: int) -> str:
+        """Return the reason why an image could not be fetched."""
+        try:
+            with open(self.folder / "errors" / str(slot), "rb") as file:
+                return printable(file.read(_MAX_ERROR_BYTES).decode("utf-8", "replace"))
+        except OSError:
+            return "the reason could not be written to the disk"
+
+    def _open(self) -> _Files | None:
+        if self._catalog is None:
+            self._catalog = Catalog.load(self.folder / "catalog.arrow")
+        try:
+            # Two threads may both open the files; the garbage collector closes the first ones.
+            self._files = _Files(self.folder, self._catalog)
+        except FileNotFoundError:
+            return None
+        return self._files
+
+    def _reopen(self, files: _Files) -> None:
+        """Forget open files if the folder was deleted and made anew."""
+        try:
+            if os.stat(self.folder / "states").st_ino != files.inode:
+                self._files = None
+        except OSError:
+            self._files = None
+
+
+class CacheWriter:
+    """Write and evict images in the cache of this host.
+
+    Runs in: the fetch process that has the lock of the folder. `write` may be called by any thread for PENDING images;
+    everything else by the main thread only.
+
+    Args:
+        folder: Folder of the cache, with ``catalog.arrow``. Files of an earlier run are used if they fit.
+        catalog: Its catalog.
+        budget: Largest number of bytes on the disk, or None for half of the disk space that is free or already used
+            by this cache.
+
+    Attributes:
+        budget: Largest number of bytes on the disk.
+        states: uint8 ``(num_images,)``, ``4 * generation + state`` of each image.
+        sizes: int64 ``(num_images,)``, bytes of the disk that each image takes.
+
+    Raises:
+        CacheError: If the budget is too small, or the file system cannot free parts of a file.
+    """
+
+    def __init__(self, folder: Path, catalog: Catalog, budget: int | None) -> None:
+        self.folder = folder
+        self.catalog = catalog
+        self.offsets = _checked_offsets(folder, catalog)
+        self.sizes: IndexArray = np.diff(self.offsets)
+        (folder / "errors").mkdir(mode=0o700, exist_ok=True)
+        self._map = self._map_states()
+        self.states: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, offset=HEADER_BYTES)
+        self._header = np.frombuffer(self._map, np.int64, HEADER_BYTES // 8)
+        self._data = os.open(folder / "data", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._forget_interrupted()
+        self.budget = self._checked_budget(budget)
+        self._header[_PEAK_FIELD] = 0
+        self._count(int(self.sizes[self.mask(State.READY)].sum()))
+        self._shrink()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the disk that PENDING and READY images take."""
+        return int(self._header[_USED_FIELD])
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest `used_bytes` since this process started."""
+        return int(self._header[_PEAK_FIELD])
+
+    def mask(self, state: State, slots: npt.NDArray[np.integer[Any]] | slice = slice(None)) -> npt.NDArray[np.bool_]:
+        """Return which images have a state, bool of the shape of ``slots``."""
+        return (self.states[slots] & _STATE_BITS) == state
+
+    def state(self, slot: int) -> State:
+        """Return the state of an image."""
+        return State(int(self.states[slot]) & _STATE_BITS)
+
+    def reserve(self, slot: int) -> None:
+        """Make an ABSENT image PENDING; its bytes count from now on."""
+        self._count(self.used_bytes + int(self.sizes[slot]))
+        self._set(slot, State.PENDING)
+
+    def write(self, slot: int, data: memoryview | bytes) -> None:
+        """Write the bytes of a PENDING image and make it READY.
+
+        Raises:
+            ValueError: If the number of bytes is not that of the catalog.
+            OSError: If they cannot be written, for example to a full disk; the image stays PENDING.
+        """
+        length = int(self.catalog.lengths[slot])
+        if len(data) != length:
+            raise ValueError(f"expected {length} bytes of image {slot}, got {len(data)}")
+        view = memoryview(data)
+        offset = int(self.offsets[slot])
+        while len(view):
+            num_written = os.pwrite(self._data, view, offset)
+            view = view[num_written:]
+            offset += num_written
+        # Only now may a reader use the bytes.
+        self._set(slot, State.READY)
+
+    def fail(self, slot: int, reason: str) -> None:
+        """Make a PENDING image FAILED, with a reason for its readers."""
+        try:
+            with open(self.folder / "errors" / str(slot), "wb") as file:
+                file.write(reason.encode("utf-8", "replace")[:_MAX_ERROR_BYTES])
+        except OSError:
+            pass  # a full disk; readers say that there is no reason
+        self._free([slot], State.FAILED)
+
+    def evict(self, slots: Iterable[int]) -> None:
+        """Make PENDING or READY images ABSENT and free their bytes."""
+        self._free(slots, State.ABSENT)
+
+    def forget(self, slot: int) -> None:
+        """Make a FAILED image ABSENT, so that the next request tries again."""
+        if self.state(slot) == State.FAILED:
+            self._set(slot, State.ABSENT)
+            (self.folder / "errors" / str(slot)).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Write everything to the disk, so that it outlives a reboot."""
+        os.fsync(self._data)
+        self._map.flush()
+        self._header[_CLEAN_FIELD] = 1
+        self._map.flush()
+        os.close(self._data)
+
+    def _set(self, slot: int, state: State) -> None:
+        self.states[slot] = (int(self.states[slot]) & ~_STATE_BITS) | state
+
+    def _free(self, slots: Iterable[int], state: State) -> None:
+        for slot in slots:
+            # First the new generation, so that readers discard bytes of the hole.
+            self.states[slot] = ((int(self.states[slot]) & ~_STATE_BITS) + 4) % 256 | state
+            self._punch(int(self.offsets[slot]), int(self.sizes[slot]))
+            self._count(self.used_bytes - int(self.sizes[slot]))
+
+    def _count(self, used_bytes: int) -> None:
+        self._header[_USED_FIELD] = used_bytes
+        self._header[_PEAK_FIELD] = max(used_bytes, int(self._header[_PEAK_FIELD]))
+
+    def _punch(self, offset: int, num_bytes: int) -> None:
+        if not num_bytes:
+            return
+        while _fallocate(self._data, _PUNCH_HOLE_KEEP_SIZE, offset, num_bytes):
+            code = ctypes.get_errno()
+            if code != errno.EINTR:
+                raise OSError(code, os.strerror(code), str(self.folder / "data"))
+
+    def _map_states(self) -> mmap.mmap:
+        """Map the states, after making them if they are missing or damaged."""
+        path = self.folder / "states"
+        size = HEADER_BYTES + len(self.catalog)
+        header = np.array([_MAGIC, len(self.catalog), self.offsets[-1]], dtype=np.int64)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            is_valid = os.fstat(descriptor).st_size == size and os.pread(descriptor, 24, 0) == header.tobytes()
+            if not is_valid:
+                # Not in place: another process may still map a file that somebody has cut.
+                os.close(descriptor)
+                path.unlink()
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                # A full disk is an error here, but SIGBUS when a page of the mapping is written.
+                os.posix_fallocate(descriptor, 0, size)
+                os.pwrite(descriptor, header.tobytes(), 0)
+            return mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+
+    def _forget_interrupted(self) -> None:
+        """Make images ABSENT whose bytes may be incomplete: of an interrupted run, or after a crash of the host."""
+        size = int(self.offsets[-1])
+        status = os.fstat(self._data)
+        boot = _boot_id()
+        is_same_boot = bool(boot.any()) and bool((self._header[_BOOT_FIELD : _BOOT_FIELD + 2] == boot).all())
+        is_clean = bool(self._header[_CLEAN_FIELD])
+        ready = self.mask(State.READY)
+        if status.st_size != size or not (is_same_boot or is_clean):
+            ready[:] = False
+        generations = self.states & ~np.uint8(_STATE_BITS)
+        self._header[_CLEAN_FIELD] = 0
+        self.states[~ready] = generations[~ready] + 4  # modulo 256
+        self._header[_BOOT_FIELD : _BOOT_FIELD + 2] = boot
+        if not ready.any():
+            # A data file of another size, or with blocks that no state describes.
+            os.ftruncate(self._data, 0)
+        try:
+            os.ftruncate(self._data, size)
+        except OSError as error:
+            raise CacheError(f"{self.folder} cannot have a file of {size} bytes ({error.strerror})") from None
+        if ready.any() and not is_clean:
+            self._punch_gaps(ready)
+        shutil.rmtree(self.folder / "errors", ignore_errors=True)
+        (self.folder / "errors").mkdir(mode=0o700, exist_ok=True)
+
+    def _punch_gaps(self, ready: npt.NDArray[np.bool_]) -> None:
+        """Free bytes between READY images; a killed process may have written some there."""
+        edges = np.flatnonzero(np.diff(ready, prepend=True, append=True))
+        for first, end in edges.reshape(-1, 2).tolist():
+            self._punch(int(self.offsets[first]), int(self.offsets[end] - self.offsets[first]))
+
+    def _checked_budget(self, budget: int | None) -> int:
+        total = int(self.offsets[-1])
+        if budget is None:
+            used_bytes = int(self.sizes[self.mask(State.READY)].sum())
+            budget = (shutil.disk_usage(self.folder).free + used_bytes) // 2
+        if budget >= total:
+            return budget
+        least = _MIN_IMAGES * int(self.sizes.max(initial=0))
+        if budget < least:
+            raise CacheError(
+                f"cache_budget={budget} bytes is too small for images of up to {int(self.sizes.max())} bytes",
+                remedy=f"allow at least {least} bytes",
+            )
+        try:
+            # Of the first image, which is read again if it was READY.
+            self.states[:1] = ((self.states[:1] & ~np.uint8(_STATE_BITS)) + 4) | State.ABSENT
+            self._punch(0, int(self.sizes[0]) or ALIGNMENT)
+        except OSError as error:
+            raise CacheError(
+                f"the file system of {self.folder} cannot free parts of a file ({error.strerror}), so a cache_budget "
+                f"of {budget} bytes would be exceeded",
+                remedy=f"choose cache_dir on a local disk (ext4, xfs, btrfs, tmpfs), or allow {total} bytes",
+            ) from None
+        return budget
+
+    def _shrink(self) -> None:
+        """Evict images until a budget that is smaller than an earlier run's is kept."""
+        if self.used_bytes > self.budget:
+            ready = np.flatnonzero(self.mask(State.READY))
+            freed_before = np.cumsum(self.sizes[ready]) - self.sizes[ready]
+            self.evict(ready[freed_before < self.used_bytes - self.budget].tolist())
+        self._header[_PEAK_FIELD] = self.used_bytes
+
+
+def _checked_offsets(folder: Path, catalog: Catalog) -> IndexArray:
+    offsets = data_offsets(catalog.lengths)
+    # Lengths come from a listing; their sum may not fit into 63 bits.
+    if (np.diff(offsets) < 0).any() or float(np.sum(catalog.lengths, dtype=np.float64)) >= 2.0**62:
+        raise CacheError(f"the images of {folder / 'catalog.arrow'} are too large; delete {folder}")
+    return offsets
+
+
+def _boot_id() -> npt.NDArray[np.int64]:
+    """Return the id of this boot of the host, int64 ``(2,)``, zeros if the system has none."""
+    try:
+        digits = _BOOT_ID.read_text().strip().replace("-", "")
+        return np.frombuffer(bytes.fromhex(digits)[:16].ljust(16, b"\0"), dtype=np.int64)
+    except (OSError, ValueError):
+        return np.zeros(2, dtype=np.int64)
+
+
+def _fallocate(descriptor: int, mode: int, offset: int, num_bytes: int) -> int:
+    """Call ``fallocate(2)``, which Python has no name for; the error code is in ``ctypes.get_errno()``."""
+    if _LIBC_FALLOCATE is None:
+        ctypes.set_errno(errno.EOPNOTSUPP)
+        return -1
+    return int(_LIBC_FALLOCATE(descriptor, mode, ctypes.c_int64(offset), ctypes.c_int64(num_bytes)))
+
+
+_LIBC_FALLOCATE: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
