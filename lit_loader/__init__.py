@@ -55,6 +55,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     ),
     "lit_loader.datamodules": (
         "AspectRatioBatching",
+        "BlockShuffleSamplerConfig",
         "ClassAwareSamplerConfig",
         "ClassBalancedSamplerConfig",
         "ClassificationDataModule",
@@ -102,6 +103,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     "lit_loader.mixing": ("Mix", "MixSample"),
     "lit_loader.monitoring": ("LoopMonitor",),
     "lit_loader.samplers": (
+        "BlockShuffleSampler",
         "ClassAwareSampler",
         "ClassBalancedSampler",
         "GroupedSampler",

@@ -36,6 +36,7 @@ from lit_loader.collate import default_collate as default_collate
 from lit_loader.collate import default_convert as default_convert
 from lit_loader.collate import detection_collate as detection_collate
 from lit_loader.datamodules import AspectRatioBatching as AspectRatioBatching
+from lit_loader.datamodules import BlockShuffleSamplerConfig as BlockShuffleSamplerConfig
 from lit_loader.datamodules import ClassAwareSamplerConfig as ClassAwareSamplerConfig
 from lit_loader.datamodules import ClassBalancedSamplerConfig as ClassBalancedSamplerConfig
 from lit_loader.datamodules import ClassificationDataModule as ClassificationDataModule
@@ -86,6 +87,7 @@ from lit_loader.loader.forkserver import start_forkserver as start_forkserver
 from lit_loader.mixing import Mix as Mix
 from lit_loader.mixing import MixSample as MixSample
 from lit_loader.monitoring import LoopMonitor as LoopMonitor
+from lit_loader.samplers import BlockShuffleSampler as BlockShuffleSampler
 from lit_loader.samplers import ClassAwareSampler as ClassAwareSampler
 from lit_loader.samplers import ClassBalancedSampler as ClassBalancedSampler
 from lit_loader.samplers import GroupedSampler as GroupedSampler

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.annotations import AnnotationTable, label_counts
+from lit_loader.annotations import AnnotationTable, LabelSets, image_labels, label_counts
 from lit_loader.datamodules import (
     AspectRatioBatching,
     Batching,
+    BlockShuffleSamplerConfig,
     ClassAwareSamplerConfig,
     ClassBalancedSamplerConfig,
     EffectiveNumberSamplerConfig,
@@ -26,6 +27,7 @@ from lit_loader.datamodules import (
     expected_class_mix,
 )
 from lit_loader.errors import SettingError
+from lit_loader.inspection.shuffle_quality import ShuffleQuality, shuffle_quality
 from lit_loader.samplers import OrderSampler
 from lit_loader.samplers.order import epoch_visits
 from lit_loader.types import IndexArray
@@ -36,6 +38,7 @@ __all__ = [
     "SAMPLERS",
     "SamplerStatistics",
     "SamplingStatistics",
+    "for_table",
     "padding_share",
     "sampling_statistics",
 ]
@@ -50,6 +53,7 @@ SAMPLERS: Final[Mapping[str, type[SamplerConfig]]] = {
     "class_aware": ClassAwareSamplerConfig,
     "repeat_factor": RepeatFactorSamplerConfig,
     "effective_number": EffectiveNumberSamplerConfig,
+    "block_shuffle": BlockShuffleSamplerConfig,
 }
 """Sampler configs by their name in the config group ``sampler``."""
 
@@ -146,6 +150,8 @@ class SamplerStatistics:
         num_unseen_in_all: Images that none of the epochs contains.
         padding: Share of padded pixels in batches of the first epoch for each batching, of at most 4,096 batches all
             over the epoch; None without images, or if sizes of images are unknown.
+        shuffle: Quality of the shuffle with consecutive samples in a batch, or None for images that are not in shards,
+            or batches of one.
     """
 
     num_samples: int
@@ -155,6 +161,7 @@ class SamplerStatistics:
     num_unseen: float
     num_unseen_in_all: int
     padding: Mapping[str, float | None]
+    shuffle: ShuffleQuality | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +202,13 @@ class SamplingStatistics:
         for override, sampler in self.samplers.items():
             mix = sampler.class_mix
             named_mix = None if mix is None else dict(zip(self.class_names, mix.tolist(), strict=True))
-            samplers[override] = {**vars(sampler), "class_mix": named_mix, "padding": dict(sampler.padding)}
+            shuffle = sampler.shuffle
+            samplers[override] = {
+                **vars(sampler),
+                "class_mix": named_mix,
+                "padding": dict(sampler.padding),
+                "shuffle": None if shuffle is None else {"score": shuffle.score, **asdict(shuffle)},
+            }
         return {
             "num_images": self.num_images,
             "class_mix": dict(zip(self.class_names, self.class_mix.tolist(), strict=True)),
@@ -222,7 +235,8 @@ def sampling_statistics(
 
     Args:
         table: The training samples, such as ``datamodule.tables("train")[0]``.
-        samplers: Sampler configs by override; by default each of `SAMPLERS` with its defaults.
+        samplers: Sampler configs by override; by default each of `SAMPLERS` with its defaults, without
+            ``block_shuffle`` if the images are not in shards.
         batchings: Batchings by override; by default each of `BATCHINGS` with its defaults.
         batch: Shape of a batch, by default `BatchShape`'s.
         attribute: Attribute whose values are counted, or None for the class.
@@ -234,13 +248,15 @@ def sampling_statistics(
     """
     if num_epochs < 1:
         raise SettingError("num_epochs", num_epochs, "must be at least 1")
-    samplers = _shipped_configs("sampler", SAMPLERS) if samplers is None else samplers
+    if samplers is None:
+        samplers = for_table(_shipped_configs("sampler", SAMPLERS), table)
     batchings = _shipped_configs("batching", BATCHINGS) if batchings is None else batchings
     batch = BatchShape() if batch is None else batch
     counts = label_counts(table, by=attribute)
     is_empty = _without_labels(table, attribute)
     num_unknown_sizes = int(((table.widths == 0) | (table.heights == 0)).sum())
     # Batchings, too, need the size of every image.
+    labels = image_labels(table, by=attribute)
     sizes = None if num_unknown_sizes else batch.resized(table.widths, table.heights)
     statistics: dict[str, SamplerStatistics] = {}
     problems: dict[str, str] = {}
@@ -255,9 +271,16 @@ def sampling_statistics(
             name: None if sizes is None else _padding(batching, sampler, table, sizes, batch, seed=seed)
             for name, batching in batchings.items()
         }
-        appearances = np.stack([_appearances(sampler, seed=seed, epoch=epoch) for epoch in range(num_epochs)])
+        orders = [sampler.order(seed=seed, epoch=epoch)[0 : len(sampler)] for epoch in range(num_epochs)]
         class_mix = expected_class_mix([table], sampler, by=attribute)
-        statistics[override] = _sampler_statistics(sampler, appearances, is_empty, class_mix=class_mix, padding=padding)
+        statistics[override] = _sampler_statistics(
+            sampler,
+            orders,
+            is_empty,
+            class_mix=class_mix,
+            padding=padding,
+            shuffle=_shuffle(orders, table, labels, batch),
+        )
     return SamplingStatistics(
         class_names=table.labels_of(attribute)[1],
         num_images=table.num_images,
@@ -269,6 +292,15 @@ def sampling_statistics(
         num_epochs=num_epochs,
         num_unknown_sizes=num_unknown_sizes,
     )
+
+
+def for_table(samplers: Mapping[str, SamplerConfig], table: AnnotationTable) -> dict[str, SamplerConfig]:
+    """Return the sampler configs that a table can have: without block order if its images are not in shards."""
+    return {
+        override: config
+        for override, config in samplers.items()
+        if table.shards is not None or not isinstance(config, BlockShuffleSamplerConfig)
+    }
 
 
 def _shipped_configs(group: str, types: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,21 +318,25 @@ def _without_labels(table: AnnotationTable, attribute: str | None) -> npt.NDArra
 
 def _sampler_statistics(
     sampler: OrderSampler,
-    appearances: IndexArray,
+    orders: Sequence[IndexArray],
     is_empty: npt.NDArray[np.bool_],
     *,
     class_mix: _Floats | None,
     padding: Mapping[str, float | None],
+    shuffle: ShuffleQuality | None,
 ) -> SamplerStatistics:
     """Return the statistics of a sampler.
 
     Args:
         sampler: The sampler.
-        appearances: int64 ``(num_epochs, num_images)``, how often each image appears in each epoch.
+        orders: The images of each epoch, int64 ``(len(sampler),)`` each.
         is_empty: ``(num_images,)``, True for images without labels.
         class_mix: See `SamplerStatistics`.
         padding: See `SamplerStatistics`.
+        shuffle: See `SamplerStatistics`.
     """
+    # How often each image appears in each epoch.
+    appearances = np.stack([np.bincount(order, minlength=sampler.num_indices) for order in orders])
     visits = _expected_visits(sampler)
     return SamplerStatistics(
         num_samples=len(sampler),
@@ -310,6 +346,7 @@ def _sampler_statistics(
         num_unseen=float((appearances == 0).sum(axis=1).mean()),
         num_unseen_in_all=int((appearances == 0).all(axis=0).sum()),
         padding=padding,
+        shuffle=shuffle,
     )
 
 
@@ -320,10 +357,13 @@ def _expected_visits(sampler: OrderSampler) -> _Floats | None:
         return None
 
 
-def _appearances(sampler: OrderSampler, *, seed: int, epoch: int) -> IndexArray:
-    """Return how often each image appears in an epoch, int64 ``(num_images,)``."""
-    order = sampler.order(seed=seed, epoch=epoch)
-    return np.bincount(order[0 : len(order)], minlength=sampler.num_indices)
+def _shuffle(
+    orders: Sequence[IndexArray], table: AnnotationTable, labels: LabelSets, batch: BatchShape
+) -> ShuffleQuality | None:
+    """Return the quality of a shuffle of images in shards, or None without shards, or without pairs in a batch."""
+    if table.shards is None or batch.batch_size < 2 or len(orders[0]) < 2:
+        return None
+    return shuffle_quality(orders, table.shards, batch_size=batch.batch_size, labels=labels)
 
 
 def _padding(

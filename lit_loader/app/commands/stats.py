@@ -23,6 +23,7 @@ from lit_loader.errors import SettingError
 from lit_loader.foundation.escaping import hydra_value, shell_command
 from lit_loader.foundation.files import new_file
 from lit_loader.inspection.page import Page
+from lit_loader.inspection.shuffle_quality import ShuffleQuality
 from lit_loader.inspection.statistics import AREA_LIMITS, MEASURES, DatasetStatistics, statistics_of
 from lit_loader.inspection.statistics_plots import ShownClasses, draw_sampling, draw_statistics, figure_bytes
 from lit_loader.inspection.statistics_sampling import (
@@ -30,6 +31,7 @@ from lit_loader.inspection.statistics_sampling import (
     SAMPLERS,
     BatchShape,
     SamplingStatistics,
+    for_table,
     sampling_statistics,
 )
 
@@ -74,6 +76,9 @@ def stats(arguments: argparse.Namespace) -> None:
     with status_spinner("Computing statistics", progress=arguments.progress):
         statistics = statistics_of(tables)
         samples = _samples(tables[train], arguments.samples)
+        # Without shards, block order is a problem only to users who ask for it.
+        if not any("block_shuffle" in text for text in arguments.sampler):
+            samplers = for_table(samplers, samples)
         sampling = sampling_statistics(samples, samplers, batchings, batch=batch, attribute=arguments.balance_by)
     if arguments.json:
         report = {"format": arguments.format, "root": arguments.root, **statistics.to_dict()}
@@ -235,6 +240,9 @@ def _sampling_tables(sampling: SamplingStatistics, train: str, arguments: argpar
         yield _Table(
             f"samplers of {train}: {sampling.num_images} {units}, {sampling.empty_share:.1%} empty", columns, rows
         )
+    shuffles = [(override, part.shuffle) for override, part in sampling.samplers.items() if part.shuffle is not None]
+    if shuffles:
+        yield _shuffle_table(shuffles, sampling.batch.batch_size)
     if len(set(_padding_shares(sampling))) > 1:
         yield _padding_table(sampling)
     if sampling.changed_mixes:
@@ -265,6 +273,22 @@ def _mix_table(sampling: SamplingStatistics, attribute: str | None) -> _Table:
     shared = "" if attribute is None else f" {shell_command([f'sampler.balance_by={hydra_value(attribute)}'])}"
     names = [override.partition("=")[2].replace(shared, "").replace(" sampler.", " ") for override in mixes]
     return _Table(title, ("class" if attribute is None else attribute, "annotated", *names), rows)
+
+
+def _shuffle_table(shuffles: Sequence[tuple[str, ShuffleQuality]], batch_size: int) -> _Table:
+    """Return the measures of shuffles of images in shards, each with its value for a full shuffle in brackets."""
+    rows = [
+        (
+            override,
+            f"{shuffle.score:.3f}",
+            f"{shuffle.same_shard:.2%} ({shuffle.same_shard_shuffled:.2%})",
+            f"{shuffle.class_deviation:.2%} ({shuffle.class_deviation_shuffled:.2%})",
+            f"{shuffle.epoch_correlation:.3f} ({shuffle.epoch_correlation_shuffled:.3f})",
+        )
+        for override, shuffle in shuffles
+    ]
+    columns = ("override", "score", "pairs of a shard", "class deviation", "epoch correlation")
+    return _Table(f"quality of the shuffle, batches of {batch_size} (in brackets: full shuffle)", columns, rows)
 
 
 def _padding_shares(sampling: SamplingStatistics) -> list[str]:
