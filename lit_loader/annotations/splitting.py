@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from lit_loader.foundation.files import cache_folder, new_file
 from lit_loader.types import IndexArray
 
 __all__ = [
+    "FILE_TRAITS",
     "Traits",
     "attribute_groups",
     "check_groups",
@@ -174,7 +175,7 @@ def equal_files(
     """
     groups = [list(range(len(files)))]
     # Each trait is more expensive and more precise than the one before, and only splits the groups further.
-    for trait in (os.path.getsize, _tail, _digest) if traits is None else traits:
+    for trait in FILE_TRAITS if traits is None else traits:
         subgroups: list[list[int]] = []
         for group in groups:
             positions_by_value: dict[object, list[int]] = defaultdict(list)
@@ -301,6 +302,10 @@ def _tail(path: str) -> bytes:
 def _digest(path: str) -> bytes:
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "blake2b").digest()
+
+
+FILE_TRAITS: Final = (os.path.getsize, _tail, _digest)
+"""Traits of image files."""
 
 
 def _connected(names: Sequence[str], copies: Iterable[Sequence[int]]) -> list[str]:

@@ -39,9 +39,10 @@ from lit_loader.datasets.mixing import Mixing, as_mixes
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
 from lit_loader.errors import SettingError
+from lit_loader.foundation.byte_sizes import byte_count, byte_words
 from lit_loader.foundation.escaping import printable
 from lit_loader.images import CacheSettings, ImageReading
-from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
+from lit_loader.images.decoded_cache import CachedReader
 from lit_loader.loader import DataLoader
 from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
 from lit_loader.schedules import Schedule

@@ -12,6 +12,8 @@ from lit_loader.annotations.layouts import STAGES, Layout, choose_layout
 from lit_loader.datasets.format_source import FormatSource
 from lit_loader.datasets.sources import StageTables
 from lit_loader.foundation.escaping import escape_interpolations, hydra_value, printable, shell_command
+from lit_loader.images import ImageReading
+from lit_loader.storage.settings import is_public_option
 
 __all__ = ["AutoSource", "dataset_overrides", "open_source"]
 
@@ -26,7 +28,7 @@ class AutoSource(FormatSource):
     settings of the same source without a search.
 
     Args:
-        root: Folder of the data set, or a folder with one data set in it.
+        root: Folder of the data set, or a folder with one data set in it, or the URL of such a folder in a store.
         layout: Name of the layout to use where several fit; the error lists them.
         options: Options of the format, which override those that were found.
         policy: Actions for problems in the annotations; they override the actions of the layout.
@@ -35,7 +37,7 @@ class AutoSource(FormatSource):
             without a test split is tested on its validation split.
         train, val, test: File, folder or split of a stage, or None for the one that was found.
         folds, fold, split_file: As of `FormatSource`; no images are then held out by fractions.
-        predict, stage_options, group_pattern, seed, class_names, cache_dir, num_workers, progress: As of
+        predict, stage_options, group_pattern, seed, class_names, storage, cache_dir, num_workers, progress: As of
             `FormatSource`.
 
     Raises:
@@ -51,26 +53,38 @@ class AutoSource(FormatSource):
     def __post_init__(self) -> None:
         """Leave the checks of the settings to the source that is found."""
 
-    def find(self) -> FormatSource:
-        """Return the source of the layout, after the first call always the same one."""
+    def find(self, *, refresh: bool = True) -> FormatSource:
+        """Return the source of the layout, after the first call always the same one.
+
+        Args:
+            refresh: List the store of a URL again in the first call.
+        """
         # A frozen dataclass has no other place for it.
         source: FormatSource | None = self.__dict__.get("_source")
         if source is None:
-            root = Path(self.root).resolve()
-            layout = choose_layout(root, self.layout)
-            source = self._source_of(layout, root)
+            mirror = self.open_mirror(refresh=refresh)
+            if mirror is None:
+                root = str(Path(self.root).resolve())
+                layout = choose_layout(root, self.layout)
+            else:
+                root = mirror.settings.url
+                with mirror.named_in_errors():
+                    layout = choose_layout(mirror.folder, self.layout)
+            source = self._source_of(layout, root if layout.root == "." else f"{root}/{layout.root}")
+            if mirror is not None:
+                source.__dict__["_listed_mirror"] = mirror.below(layout.root)
             self.__dict__["_source"] = source
-            _logger.info("%s: %s (%s)", printable(str(root)), layout.format, layout.reason)
+            _logger.info("%s: %s (%s)", printable(root), layout.format, layout.reason)
             overrides = shell_command(dataset_overrides(source))
             _logger.info("the same without a search, as the only data set: %s", overrides)
             for stage in ("val", "test"):
                 if fraction := getattr(source, f"{stage}_fraction"):
                     # A warning, because a program without logging set up shows nothing else.
                     message = "%s: no split for %s: %g %% of the training images are held out for it"
-                    _logger.warning(message, printable(str(root)), stage, 100 * fraction)
+                    _logger.warning(message, printable(root), stage, 100 * fraction)
         return source
 
-    def _source_of(self, layout: Layout, root: Path) -> FormatSource:
+    def _source_of(self, layout: Layout, root: str) -> FormatSource:
         names: dict[str, Any] = {stage: getattr(self, stage) or layout.stages.get(stage) for stage in STAGES}
         # Without a test split the run tests on the validation split, as the configs of single formats do.
         names["test"] = names["test"] or names["val"]
@@ -94,7 +108,7 @@ class AutoSource(FormatSource):
         settings = {setting.name: getattr(self, setting.name) for setting in fields(FormatSource)}
         settings |= {
             "format": layout.format,
-            "root": root / layout.root,
+            "root": root,
             "options": {**layout.options, **self.options},
             "stage_options": stage_options,
             "policy": {**layout.policy, **self.policy},
@@ -103,14 +117,18 @@ class AutoSource(FormatSource):
 
     def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
         """Find the layout, and read the tables of all stages."""
-        return self.find().read(trust_cache=trust_cache)
+        return self.find(refresh=not trust_cache).read(trust_cache=trust_cache)
+
+    def image_reading(self, reading: ImageReading) -> ImageReading:
+        """Return the reading of the source that is found."""
+        return self.find(refresh=False).image_reading(reading)
 
 
 def open_source(root: str | Path, **settings: Any) -> FormatSource:
     """Find the format and the layout of a data set, and return the source that reads it.
 
     Args:
-        root: Folder of the data set, or a folder with one data set in it.
+        root: As of `AutoSource`.
         settings: The other arguments of `AutoSource`, such as ``layout`` or ``class_names``.
 
     Raises:
@@ -125,6 +143,9 @@ def dataset_overrides(source: FormatSource) -> list[str]:
     words = ["dataset=files"]
     for name, default in defaults.items():
         value = getattr(source, name)
+        if name == "storage":
+            # Credentials belong into the environment, and not on a command line.
+            value = {key: item for key, item in value.items() if is_public_option(key)}
         if isinstance(value, Mapping):
             # The config has none of the options, so the words add them.
             words += [f"++dataset.{name}.{key}={_text(item)}" for key, item in _flatten(value).items()]

@@ -26,6 +26,7 @@ from lit_loader.transforms.preset_extras import takes_only_image
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
+    from lit_loader.storage.images import StoredSamples
 
 __all__ = ["ClassificationDataset", "ClassificationSample"]
 
@@ -124,6 +125,10 @@ class ClassificationDataset(Dataset[ClassificationSample]):
     def sample_path(self, index: SupportsIndex) -> Path:
         """Return the path of a sample's image file, see `DetectionDataset`."""
         return self._samples.sample_path(index)
+
+    def stored_samples(self) -> list[StoredSamples]:
+        """Return the stores that images are read from, see `DetectionDataset.stored_samples`."""
+        return self._samples.stored_samples()
 
     def __getitem__(self, index: SupportsIndex) -> ClassificationSample:
         """Read one sample.

@@ -41,6 +41,7 @@ from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
+    from lit_loader.storage.images import StoredSamples
 
 __all__ = ["DetectionDataset", "DetectionSample", "check_dataset_settings"]
 
@@ -178,6 +179,11 @@ class DetectionDataset(Dataset[DetectionSample]):
             IndexError: ``index`` is out of range.
         """
         return self.table.image_path(range(len(self))[index])
+
+    def stored_samples(self) -> list[StoredSamples]:
+        """Return the stores that images are read from, with the slot of each sample's image; empty for files."""
+        # With a cache, only images that could not be decoded are read again.
+        return [] if self.cache is not None else self.reading.stored_samples(self.table)
 
     def __getitem__(self, index: SupportsIndex) -> DetectionSample:
         """Read one sample.
@@ -398,9 +404,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         """Refuse an image that EXIF turns onto its side if its annotation has the stored size; see `_check_size`."""
         # Its boxes were then drawn on the stored pixels.
         if self.reading.exif_orientation and annotated == size[::-1]:
-            # A subclass of the user's may not be copied with another setting.
-            plain_reading = ImageReading(exif_orientation=False, max_pixels=self.reading.max_pixels)
-            stored_size = plain_reading.open(path).size
+            stored_size = self.reading.without_exif().open(path).size
             if annotated == stored_size[::-1]:
                 raise ImageError(
                     f"{path}: EXIF turns the image from {annotated[0]}x{annotated[1]} to {size[0]}x{size[1]}, but its "

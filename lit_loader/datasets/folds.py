@@ -12,7 +12,7 @@ import numpy as np
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.problems import shorten
 from lit_loader.annotations.split_file import MAX_PARTS, SplitFile
-from lit_loader.annotations.splitting import group_names, hold_out, pooled, shared_names
+from lit_loader.annotations.splitting import Traits, group_names, hold_out, pooled, shared_names
 from lit_loader.datasets.sources import Stage, StageTables
 from lit_loader.errors import AnnotationError, SettingError
 
@@ -70,6 +70,7 @@ def split_by_fold(
     group_pattern: str | None = None,
     seed: int = 0,
     cache_dir: Path | str | None = None,
+    traits: Traits | None = None,
 ) -> StageTables:
     """Split the images of training and validation into folds; return the new tables of all stages.
 
@@ -82,6 +83,7 @@ def split_by_fold(
         group_pattern: As for `group_names`, or None for no groups.
         seed: As for `hold_out`.
         cache_dir: As for `hold_out`.
+        traits: As for `hold_out`.
 
     Raises:
         AnnotationError: There are too few images or groups, or some test images are now training images.
@@ -96,7 +98,9 @@ def split_by_fold(
     if num_units < folds:
         raise too_few
     shares = {str(number): 1 / folds for number in range(folds)}
-    rows_by_fold, copies, is_new = hold_out(pool, shares, groups=groups, seed=seed, cache_dir=cache_dir, refine=True)
+    rows_by_fold, copies, is_new = hold_out(
+        pool, shares, groups=groups, seed=seed, cache_dir=cache_dir, traits=traits, refine=True
+    )
     if copies:
         # Warn only when the split is made, not on every rank and in every run.
         _logger.log(logging.WARNING if is_new else logging.INFO, "%s: %s", origin, copies)

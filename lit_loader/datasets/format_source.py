@@ -13,13 +13,16 @@ from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats import read_annotations
 from lit_loader.annotations.formats.folder import Folder
 from lit_loader.annotations.merge import with_same_names
+from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.splitting import check_groups, group_names
 from lit_loader.datasets.figures import NUM_FIGURE_IMAGES, draw_figures
 from lit_loader.datasets.folds import check_folds, split_by_file, split_by_fold
 from lit_loader.datasets.held_out import check_fractions, held_out
 from lit_loader.datasets.shapes import DEFAULT_NUM_IMAGES, draw_shapes
 from lit_loader.datasets.sources import FileSource, Stage, StageTables, listed
-from lit_loader.errors import AnnotationError
+from lit_loader.datasets.url_source import UrlSource
+from lit_loader.errors import AnnotationError, SettingError
+from lit_loader.images import ImageReading
 
 __all__ = ["FiguresSource", "FormatSource", "ShapesSource", "VocSource"]
 
@@ -27,12 +30,12 @@ _SPLITS: Final[tuple[Stage, ...]] = ("train", "val", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FormatSource(FileSource):
+class FormatSource(UrlSource):
     r"""Annotations of any format in `lit_loader.annotations.formats.registry`.
 
     Args:
         format: Name of the format, such as ``"keypoints_txt"``, ``"coco"``, ``"image_folder"``.
-        root: Folder of the dataset.
+        root: Folder of the dataset, or the URL of a folder in a store, such as ``"s3://bucket/set"``.
         train: File, folder or split to train on, relative to ``root``, in the form that the format expects, or None
             without training.
         val: The same for validation, or a list for several validation sets, or None for images held out from
@@ -48,8 +51,9 @@ class FormatSource(FileSource):
             tests on the validation fold, also if all images of ``test`` are in the folds; the same is true of
             ``predict``.
         fold: Number of the fold for validation, from 0, of ``folds`` or of a split file.
-        split_file: File of ``lit-loader split`` that names the fold or the split of each image. The sets with images in
-            the file are split again; the file must name all of their images and no others.
+        split_file: File of ``lit-loader split``, or its URL below ``root``, that names the fold or the split of each
+            image. The sets with images in the file are split again; the file must name all of their images and no
+            others.
         group_pattern: Regular expression whose first group, searched in an image path, names a unit that must not be
             divided between splits, such as a person: ``'([A-Za-z_]+)_\d+'``. A group in two of training, validation and
             test is then an error, whether files or fractions define the splits.
@@ -58,12 +62,18 @@ class FormatSource(FileSource):
         class_names: Names in the order of their ids, or None for the names in all stages, in the format's order if it
             defines one, otherwise sorted.
         policy: How to handle invalid annotations, as keywords of the format's policy.
-        cache_dir: Folder of the cached tables, or None for the user's cache folder.
+        storage: Settings of the store of a URL: ``cache_budget``, the largest size of the cached images, such as
+            ``"100 GiB"``, by default half of the free disk space; ``window``, the number of samples to fetch ahead of
+            each rank; ``num_connections``, the number of requests in flight; ``annotation_budget``, the largest size of
+            all other files; and options of obstore, such as ``endpoint`` or ``region``. Credentials should come from
+            the store's environment variables, such as ``AWS_ACCESS_KEY_ID``; here, they are neither shown nor pickled.
+        cache_dir: Folder of the cached tables, and of the images of a URL, or None for the user's cache folder.
         num_workers: Processes that read, or None to decide by the amount of work.
         progress: Show a progress bar.
 
     Raises:
         ValueError: The settings contradict each other, or the format or an option is unknown.
+        StorageError: The store of a URL cannot be read.
         AnnotationError: An annotation cannot be used, two splits share a group, a fraction or fold leaves a stage
             without images, or the split file does not fit.
     """
@@ -85,6 +95,7 @@ class FormatSource(FileSource):
     seed: int = 0
     class_names: Sequence[str] | None = None
     policy: Mapping[str, Any] = field(default_factory=dict)
+    storage: Mapping[str, Any] = field(default_factory=dict, repr=False)
     cache_dir: str | None = None
     num_workers: int | None = None
     progress: bool = True
@@ -92,6 +103,7 @@ class FormatSource(FileSource):
     def __post_init__(self) -> None:
         # A string, because messages and cache keys contain it.
         object.__setattr__(self, "root", str(self.root))
+        self.check_root()
         stages = get_args(Stage)
         if not any(listed(getattr(self, stage)) for stage in stages):
             raise ValueError(f"{self.format} in {self.root}: no stage is set; give one, e.g. train='train.txt'")
@@ -107,12 +119,12 @@ class FormatSource(FileSource):
     def _fractions(self) -> dict[Stage, float]:
         return {"val": self.val_fraction, "test": self.test_fraction}
 
-    def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
+    def read_folder(self, folder: Path, *, trust_cache: bool) -> tuple[Any, StageTables]:
         """Read the lists of all stages, give them the same class ids, and hold images out."""
         table_by_key: dict[str, AnnotationTable] = {}
         stage_keys: dict[Stage, list[str]] = {stage: [] for stage in get_args(Stage)}
         # A Folder remembers its listings, so all stages share one.
-        folder = Folder(self.root)
+        listed_folder = Folder(folder)
         for stage in get_args(Stage):
             options = {**self.options, **self.stage_options.get(stage, {})}
             for name in listed(getattr(self, stage)):
@@ -120,7 +132,7 @@ class FormatSource(FileSource):
                 key = json.dumps([name, options], sort_keys=True, default=repr)
                 stage_keys[stage].append(key)
                 if key not in table_by_key:
-                    table_by_key[key] = self._read_list(folder, name, {"trust_cache": trust_cache, **options})
+                    table_by_key[key] = self._read_list(listed_folder, name, {"trust_cache": trust_cache, **options})
         # A table without a cache key may have changed; a new object() never equals an earlier one.
         cache_keys = [table.cache_key or object() for table in table_by_key.values()]
         if not any(table.class_names for table in table_by_key.values()):
@@ -131,13 +143,17 @@ class FormatSource(FileSource):
         table_by_key = dict(zip(table_by_key, merged_tables, strict=True))
         tables = {stage: [table_by_key[key] for key in keys] for stage, keys in stage_keys.items()}
         # After the merge, so that the new tables have the same class ids as all others.
-        settings: dict[str, Any] = {"group_pattern": self.group_pattern, "seed": self.seed, "cache_dir": self.cache_dir}
+        names = ("group_pattern", "seed", "cache_dir")
+        settings: dict[str, Any] = {"origin": self.root, **{name: getattr(self, name) for name in names}}
+        # Copies are found in the store, if there is one.
+        settings["traits"] = self.image_reading(ImageReading()).copy_traits
         if any(self._fractions().values()):
-            tables |= held_out(tables["train"][0], self._fractions(), origin=self.root, **settings)
+            tables |= held_out(tables["train"][0], self._fractions(), **settings)
         elif self.folds is not None and self.fold is not None:
-            tables |= split_by_fold(tables, folds=self.folds, fold=self.fold, origin=self.root, **settings)
+            tables |= split_by_fold(tables, folds=self.folds, fold=self.fold, **settings)
         elif self.split_file is not None:
-            split_key, new_tables = split_by_file(tables, self.split_file, self.fold, origin=self.root)
+            path = self._split_path(self.split_file, folder)
+            split_key, new_tables = split_by_file(tables, path, self.fold, origin=self.root)
             # The file may change between two reads.
             cache_keys.append(split_key)
             tables |= new_tables
@@ -147,6 +163,16 @@ class FormatSource(FileSource):
         if self.predict is None:
             tables["predict"] = tables["test"]
         return cache_keys, tables
+
+    def _split_path(self, split_file: str, folder: Path) -> str | Path:
+        """Return the path of the split file, which for a URL below the root is in the mirror."""
+        name = split_file.removeprefix(f"{str(self.root).rstrip('/')}/")
+        if "://" not in split_file:
+            return split_file
+        if name == split_file:
+            rule = f"is not below root={self.root!r}"
+            raise SettingError("split_file", split_file, rule, "give a file of this host, or put it into the data set")
+        return folder / check_relative(name)
 
     def _check_groups(self, tables: StageTables, pattern: str) -> None:
         paths: dict[str, list[str]] = {}
@@ -197,7 +223,7 @@ class VocSource(FormatSource):
             return super()._read_list(folder, name, {**voc_options, **options})
         except AnnotationError:
             # A missing split file deserves a better message, with the arguments of this class.
-            path = Path(self.root, "ImageSets/Main", f"{name}.txt")
+            path = folder.root / "ImageSets/Main" / f"{name}.txt"
             if not path.parent.is_dir() or path.exists():
                 raise
             stage = next(stage for stage in get_args(Stage) if name in listed(getattr(self, stage)))

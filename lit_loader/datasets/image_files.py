@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,7 +15,8 @@ from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats.folder import IMAGE_EXTENSIONS, Folder, is_image_name
 from lit_loader.annotations.formats.image_sizes import read_image_sizes
 from lit_loader.annotations.problems import shorten
-from lit_loader.datasets.sources import FileSource, StageTables
+from lit_loader.datasets.sources import StageTables
+from lit_loader.datasets.url_source import UrlSource
 from lit_loader.errors import AnnotationError
 
 __all__ = ["ImageFilesSource"]
@@ -26,7 +28,7 @@ _UNKNOWN_SIDE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageFilesSource(FileSource):
+class ImageFilesSource(UrlSource):
     """Image files without annotations: one file, or all files in a folder and its subfolders, sorted by path.
 
     Only the stage ``"predict"`` has a table. The extension, in upper or lower case, decides whether a file is an image
@@ -34,24 +36,32 @@ class ImageFilesSource(FileSource):
     cannot be decoded stays in the table, and the loader's ``on_bad_sample`` decides how to handle it.
 
     Args:
-        root: A folder, or one image file.
+        root: A folder, or one image file, or the URL of a folder in a store.
         object_class: Class of one object that fills each image, for a data module with ``sample_unit="object"``, or
             None for images without objects.
+        storage: Settings of the store of a URL, as for `FormatSource`.
+        cache_dir: Folder of the images of a URL, or None for the user's cache folder.
         num_workers: Processes that read the sizes of the images, or None to decide by their number.
         progress: Show a progress bar.
 
     Raises:
+        StorageError: The store of a URL cannot be read.
         AnnotationError: The file or folder does not exist, or contains no image.
     """
 
     root: str | Path = field(kw_only=False)
     object_class: str | None = None
+    storage: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    cache_dir: str | None = None
     num_workers: int | None = None
     progress: bool = True
 
-    def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
+    def __post_init__(self) -> None:
+        self.check_root()
+
+    def read_folder(self, folder: Path, *, trust_cache: bool) -> tuple[Any, StageTables]:
         """List the files and read the sizes of the images every time, because nothing is cached."""
-        root, paths = self._list()
+        root, paths = self._list(folder)
         sizes, _ = read_image_sizes(root, paths, num_workers=self.num_workers, progress=self.progress)
         class_names = () if self.object_class is None else (self.object_class,)
         # A size of 0 is unknown; an object of that image is larger than any, and clipped to it.
@@ -70,9 +80,8 @@ class ImageFilesSource(FileSource):
         )
         return (root, paths, sizes.tobytes()), {"train": [], "val": [], "test": [], "predict": [table]}
 
-    def _list(self) -> tuple[Path, list[str]]:
+    def _list(self, path: Path) -> tuple[Path, list[str]]:
         """Return the root of the images, and their paths relative to it, sorted."""
-        path = Path(self.root)
         extensions = ", ".join(IMAGE_EXTENSIONS)
         if path.is_file():
             if not is_image_name(path.name):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from torch.utils.data import ConcatDataset
+
+if TYPE_CHECKING:
+    from lit_loader.storage.images import StoredSamples
 
 __all__ = ["JoinedDataset"]
 
@@ -39,3 +42,13 @@ class JoinedDataset(ConcatDataset[Any]):
         dataset, position = self.locate(index)
         path: Path = dataset.sample_path(position)
         return path
+
+    def stored_samples(self) -> list[StoredSamples]:
+        """Return the stores of the data sets' images, with the first index of each data set in this one."""
+        samples: list[StoredSamples] = []
+        first = 0
+        for dataset, end in zip(self.datasets, self.cumulative_sizes, strict=True):
+            parts: list[StoredSamples] = getattr(dataset, "stored_samples", list)()
+            samples += [part._replace(first=first + part.first) for part in parts]
+            first = end
+        return samples

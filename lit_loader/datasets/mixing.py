@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
@@ -20,6 +20,9 @@ from lit_loader.transforms.copy_paste import CopyPaste
 from lit_loader.transforms.image_mix import ImageMix, as_mix_sample, as_pair, fields_of
 from lit_loader.transforms.mix_objects import check_target
 from lit_loader.transforms.sanitize import DeclaredFields
+
+if TYPE_CHECKING:
+    from lit_loader.storage.images import StoredSamples
 
 __all__ = ["Mixing", "MixingDataset", "as_mixes", "check_mixes_oriented"]
 
@@ -120,6 +123,15 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
         """Return the path of a sample's image file, if the data set has a method ``sample_path``."""
         path: Path = self.dataset.sample_path(index)
         return path
+
+    def stored_samples(self) -> list[StoredSamples]:
+        """Return the stores of the data set's images, if it has a method ``stored_samples``.
+
+        Images of partners are requested when they are read.
+        """
+        stored_samples = getattr(self.dataset, "stored_samples", list)
+        samples: list[StoredSamples] = stored_samples()
+        return samples
 
     def partner_pool(self, number: int) -> PartnerPool | None:
         """Return a new pool of mix number ``number``, or None for the order of the epoch."""

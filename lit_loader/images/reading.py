@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, get_args
 
 from PIL import Image
 from torch import Tensor
@@ -18,6 +18,9 @@ from lit_loader.errors import ImageError
 from lit_loader.images.decoding import MAX_PIXELS, SIXTEEN_BIT_MAX, sixteen_bit_report
 from lit_loader.images.encoded_image import open_image
 from lit_loader.images.lazy_image import LazyImage
+
+if TYPE_CHECKING:
+    from lit_loader.storage.images import StoredSamples
 
 __all__ = ["Decode", "ImageReading", "SizeMismatch"]
 
@@ -112,6 +115,24 @@ class ImageReading:
     def for_table(self, table: AnnotationTable) -> ImageReading:
         """Return the reading of a data set of ``table``; by default this one."""
         return self
+
+    def without_exif(self) -> ImageReading:
+        """Return a reading of the pixels as stored, for an error about orientation."""
+        # A subclass of the user's may not be copied with another setting.
+        return ImageReading(exif_orientation=False, max_pixels=self.max_pixels)
+
+    def stored_samples(self, table: AnnotationTable) -> list[StoredSamples]:
+        """Return the stores that images of a table are read from, with the slot of each image; none by default."""
+        return []
+
+    def in_order(self, paths: Sequence[str]) -> Iterator[str]:
+        """Yield paths of images that are read in this order, so that stores can read ahead."""
+        return iter(paths)
+
+    @property
+    def store_keys(self) -> tuple[str, ...]:
+        """Keys that change with the stored images, for the key of a decoded cache; none for files."""
+        return ()
 
     def warn_of_sixteen_bits(self, paths: Sequence[str]) -> None:
         """Warn if 16-bit images are reduced to 8 bits and ``sixteen_bit_max`` is None.

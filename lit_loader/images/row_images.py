@@ -32,6 +32,7 @@ from lit_loader.images.decoding import (
 from lit_loader.images.encoded_image import open_bytes
 from lit_loader.images.lazy_image import DecodedImage, LazyImage
 from lit_loader.images.reading import ImageReading
+from lit_loader.images.stored_reading import StoredReading
 
 __all__ = ["RowImage", "RowImages", "RowReading", "content_of", "header_of", "unpacked"]
 
@@ -229,6 +230,10 @@ class RowReading(ImageReading):
         folders = {f"{table.root}/{path}".rpartition("/")[0] for path in table.image_paths}
         return replace(self, images={folder: self.images[folder] for folder in self.images.keys() & folders})
 
+    def without_exif(self) -> ImageReading:
+        """Return a reading of the pixels as stored, for an error about orientation."""
+        return replace(self, exif_orientation=False)
+
     def warn_of_sixteen_bits(self, paths: Sequence[str]) -> None:
         """Warn if 16-bit images are reduced to 8 bits and ``sixteen_bit_max`` is None; see `ImageReading`."""
         self._warn_of_sixteen_bits(self._encoded_files(paths))
@@ -239,12 +244,14 @@ class RowReading(ImageReading):
         return self._copy_key, self._content
 
     @classmethod
-    def extending(cls, reading: ImageReading, images: Mapping[str, RowImages]) -> RowReading:
+    def extending(cls, reading: ImageReading, images: Mapping[str, RowImages]) -> RowReading | StoredReading:
         """Return a reading with the settings and the images of another one, and with the images of further rows.
 
         Raises:
             TypeError: ``reading`` is of a subclass of the user's, whose way of reading would be lost.
         """
+        if isinstance(reading, StoredReading):
+            return replace(reading, others=cls.extending(reading.others, images))
         if type(reading) not in (ImageReading, RowReading):
             raise TypeError(f"expected an ImageReading for images in rows, got a {type(reading).__name__}")
         settings = {setting.name: getattr(reading, setting.name) for setting in fields(ImageReading)}

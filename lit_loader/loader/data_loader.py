@@ -20,7 +20,7 @@ from typing import Any, Final, Self, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, IterableDataset, Sampler, Subset
 
 from lit_loader.collate.default import is_builtin_collate, replace_torch_collate
 from lit_loader.engine import (
@@ -48,6 +48,7 @@ from lit_loader.loader.arguments import (
 from lit_loader.loader.device import checked_device, find_page_lock, make_transfer
 from lit_loader.loader.iterator import IterationHooks, LoaderIterator
 from lit_loader.loader.lightning import register_rebuild_hook, replace_torch_samplers, seen_indices, unwrapped
+from lit_loader.loader.read_ahead import EpochStreams, ReadAhead
 from lit_loader.loader.resume import EpochState, KeyedEpochs, Progress, TorchEpochs
 from lit_loader.loader.worker_manager import WorkerManager
 from lit_loader.samplers import RandomSampler, SequentialSampler
@@ -246,6 +247,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.max_bad_samples = max_bad_samples
         self._bad_sample_log: BadSampleLog | None = None
         self._worker_manager = WorkerManager()
+        self._read_ahead: ReadAhead | None = None
         self._hooks = IterationHooks()
 
     def _complete(self, sampler: Any, batch_sampler: Any) -> None:
@@ -389,6 +391,8 @@ class DataLoader(TorchDataLoader[T_co]):
         epochs = self._epochs
         progress, point = epochs.claim(spec)
         try:
+            # First, because workers read at once.
+            streams = self._tell_stores(spec, progress)
             batches = self._worker_manager.start(
                 spec, progress, point, epochs, self._hooks.counters, restarted=restarted
             )
@@ -396,6 +400,8 @@ class DataLoader(TorchDataLoader[T_co]):
             # After Ctrl-C, too: the next iterator must not begin an epoch later than this one.
             epochs.unclaim(progress, point)
             raise
+        if streams is not None and self._read_ahead is not None:
+            batches = self._read_ahead.follow(batches, streams)
         self._bad_sample_log = None
         if spec.fetch.on_bad_sample != "raise":
             batches = self._bad_sample_log = BadSampleLog(
@@ -408,6 +414,18 @@ class DataLoader(TorchDataLoader[T_co]):
                 counters=self._hooks.counters,
             )
         return batches, progress
+
+    def _tell_stores(self, spec: LoaderSpec, progress: Progress) -> EpochStreams | None:
+        """Tell the stores of the images the order of an epoch, and return the streams; None without such stores."""
+        dataset = self.dataset
+        if not (hasattr(dataset, "stored_samples") or isinstance(dataset, Subset)):
+            return None
+        slicing = self._slicing
+        if slicing is None or not isinstance(spec, KeyedSpec):
+            return None
+        if self._read_ahead is None or self._read_ahead.dataset is not dataset:
+            self._read_ahead = ReadAhead(dataset)
+        return self._read_ahead.begin(spec, slicing, progress.epoch, progress.start)
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -536,6 +554,8 @@ class DataLoader(TorchDataLoader[T_co]):
         """End the loader's workers; its live iterators end with them. The loader can be iterated again."""
         self._iterator = None
         self._worker_manager.close()
+        if self._read_ahead is not None:
+            self._read_ahead.close()
 
     def __enter__(self) -> Self:
         return self
@@ -545,7 +565,13 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Iterators and workers belong to this process; a copy makes its own.
-        return {**self.__dict__, "_iterator": None, "_bad_sample_log": None, "_hooks": IterationHooks()}
+        return {
+            **self.__dict__,
+            "_iterator": None,
+            "_bad_sample_log": None,
+            "_read_ahead": None,
+            "_hooks": IterationHooks(),
+        }
 
 
 def _seeded_samplers(dataset: Any, shuffle: bool | None, sampler: Any, batch_sampler: Any) -> tuple[Any, Any, Any]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from lit_loader.errors import CacheError
 from lit_loader.foundation.array_file import read_arrays, write_arrays
+from lit_loader.foundation.escaping import printable
 from lit_loader.types import IndexArray
 
 __all__ = ["Catalog"]
@@ -84,6 +85,28 @@ class Catalog:
         places[places == len(self)] = 0
         slots = self._order[places]
         return np.where(self._sorted_hashes[places] == hashes, slots, -1).astype(np.int32)
+
+    def slot(self, path: str) -> int:
+        """Return the slot of an image, -1 if it is not in the catalog."""
+        digest = np.uint64(
+            int.from_bytes(blake2b(path.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
+        )
+        # Of one path, this takes a tenth of the time of `slots`.
+        place = int(self._sorted_hashes.searchsorted(digest))
+        return int(self._order[place]) if place < len(self) and self._sorted_hashes[place] == digest else -1
+
+    def object_name(self, slot: int) -> str:
+        """Return the address of the object of an image for messages, with its range of bytes if it is a part."""
+        name = printable(f"{self.root}/{self.objects[self.object_of[slot]]}")
+        if self.holds_whole_objects:
+            return name
+        start = int(self.starts[slot])
+        return f"{name}, bytes {start} to {start + int(self.lengths[slot]) - 1}"
+
+    @cached_property
+    def holds_whole_objects(self) -> bool:
+        """True if every image is an object of its own, and False if objects are shards."""
+        return len(self.objects) == len(self) and not self.starts.any()
 
     @staticmethod
     def hash_paths(paths: Sequence[str]) -> npt.NDArray[np.uint64]:

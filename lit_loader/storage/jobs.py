@@ -16,18 +16,18 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeAlias
 
 from lit_loader.errors import LitLoaderError, SettingError, StorageError, UnsafePathError
 from lit_loader.storage.settings import StorageSettings, hide_secrets
 
-__all__ = ["Progress", "run_job"]
+__all__ = ["ReportProgress", "run_job"]
 
-Progress = Callable[[int, int | None], None]
+ReportProgress: TypeAlias = Callable[[int, int | None], None]
 """Called with the number of finished items, and the number of all items, or None if it is unknown."""
 
 _JOBS: Final = {
@@ -35,7 +35,7 @@ _JOBS: Final = {
     "headers": ("lit_loader.storage.downloading", "headers", "Reading image headers"),
     "list": ("lit_loader.storage.downloading", "list_objects", "Listing objects"),
 }
-"""Module, function and progress text of each job; a function gets settings, request and `Progress`."""
+"""Module, function and progress text of each job; a function gets settings, request and `ReportProgress`."""
 
 _ERRORS: Final = {"StorageError": StorageError, "UnsafePathError": UnsafePathError}
 _MAX_STDERR_BYTES: Final = 2000
@@ -56,20 +56,15 @@ def run_job(name: str, settings: StorageSettings, request: Mapping[str, Any], *,
         StorageError: If the store cannot be reached or refuses a request.
     """
     line = json.dumps({"settings": settings.to_json(), "request": dict(request)}).encode() + b"\n"
-    with (
-        tempfile.TemporaryFile() as stderr,
-        _process(name, stderr) as process,
-        _bar(_JOBS[name][2], progress) as report,
-    ):
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(line)
-            process.stdin.flush()
-        except BrokenPipeError:
-            # The process has ended, and says why below.
-            pass
-        for answer in map(json.loads, process.stdout):
+    bar = _bar(_JOBS[name][2], progress)
+    with tempfile.TemporaryFile() as stderr, _process(name, stderr) as process, bar as report:
+        requests: Any = process.stdin
+        answers: Any = process.stdout
+        # If the process has ended already, the code below says why.
+        with suppress(BrokenPipeError):
+            requests.write(line)
+            requests.flush()
+        for answer in map(json.loads, answers):
             if "progress" in answer:
                 report(*answer["progress"])
             elif "error" in answer:
@@ -108,14 +103,12 @@ def _process(name: str, stderr: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
-                try:
+                with suppress(BrokenPipeError):
                     stream.close()
-                except BrokenPipeError:
-                    pass
 
 
 @contextmanager
-def _bar(description: str, progress: bool) -> Iterator[Progress]:
+def _bar(description: str, progress: bool) -> Iterator[ReportProgress]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -134,13 +127,8 @@ def _encode_error(error: Exception, settings: StorageSettings) -> dict[str, Any]
     if isinstance(error, ImportError):
         return {"kind": "import", "message": clean(str(error)), "name": error.name}
     if isinstance(error, LitLoaderError):
-        kind = type(error).__name__
-        return {
-            "kind": kind,
-            "message": clean(error.problem),
-            "remedy": clean(error.remedy),
-            "settings": error.settings,
-        }
+        texts = {"message": clean(error.problem), "remedy": clean(error.remedy)}
+        return {"kind": type(error).__name__, "settings": error.settings, **texts}
     return {"kind": "other", "message": clean(f"{settings.url}: {type(error).__name__}: {error}")}
 
 

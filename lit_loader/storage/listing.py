@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from lit_loader.errors import CacheError
+from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.files import new_file
 from lit_loader.types import IndexArray
 
@@ -18,6 +21,12 @@ __all__ = ["Listing"]
 _SCHEMA = pa.schema(
     [("key", pa.large_string()), ("size", pa.int64()), ("time", pa.int64()), ("version", pa.large_string())]
 )
+
+_MAX_NAME_BYTES: Final = 255
+_MAX_PATH_BYTES: Final = 3000
+_MAX_DEPTH: Final = 100
+_MAX_NAMES: Final = 5
+_SHOWN_LENGTH: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +57,38 @@ class Listing:
             times=self.times[rows],
             versions=[self.versions[row] for row in numbers],
         )
+
+    def usable(self, url: str) -> Listing:
+        """Return the objects whose keys are paths of files below a folder, without objects in hidden folders.
+
+        Args:
+            url: URL of the store, for the warning.
+
+        Warns:
+            UserWarning: If keys are left out; names some of them and the reason.
+        """
+        folders = {key[: end + 1] for key in self.keys for end in _slashes(key)}
+        rows = []
+        seen: set[str] = set()
+        faults: dict[str, list[str]] = {}
+        for row, key in enumerate(self.keys):
+            fault = "is listed twice" if key in seen else _fault(key)
+            if fault is None and f"{key}/" in folders:
+                # Consoles of stores create an empty object for a folder.
+                if self.sizes[row] == 0:
+                    continue
+                fault = "is also a folder"
+            seen.add(key)
+            if fault is not None:
+                faults.setdefault(fault, []).append(key)
+            # As in a local folder, hidden folders belong to tools.
+            elif "/." not in f"/{key.rpartition('/')[0]}":
+                rows.append(row)
+        for fault, keys in faults.items():
+            names = ", ".join(repr(printable(key[:_SHOWN_LENGTH])) for key in keys[:_MAX_NAMES])
+            message = f"{url}: {len(keys)} objects are left out, because their key {fault}: {names}"
+            warnings.warn(message, UserWarning, stacklevel=2)
+        return self.select(np.array(rows, dtype=np.int64))
 
     def save(self, path: Path) -> None:
         """Write the listing to a file, atomically.
@@ -85,3 +126,25 @@ class Listing:
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
             raise CacheError(f"{path} is damaged ({type(error).__name__}: {error}); delete it") from None
+
+
+def _slashes(key: str) -> list[int]:
+    return [position for position, character in enumerate(key) if character == "/"]
+
+
+def _fault(key: str) -> str | None:
+    """Return the reason why a key is not the path of a file below a folder, or None."""
+    parts = key.split("/")
+    if "" in parts:
+        return "has an empty part"
+    if "." in parts or ".." in parts:
+        return "has a part '.' or '..'"
+    if "\\" in key or any(ord(character) < 32 or ord(character) == 127 for character in key):
+        return "has a backslash or a control character"
+    if len(parts) > _MAX_DEPTH:
+        return f"has more than {_MAX_DEPTH} folders"
+    # A key from a store is valid Unicode; one from elsewhere may not be.
+    data = key.encode("utf-8", "surrogatepass")
+    if len(data) > _MAX_PATH_BYTES or max(map(len, data.split(b"/"))) > _MAX_NAME_BYTES:
+        return "is too long for a path"
+    return None

@@ -9,24 +9,26 @@ from pathlib import Path
 from typing import Any, Final
 
 from lit_loader.errors import SettingError
+from lit_loader.foundation.byte_sizes import byte_count
 
-__all__ = ["SCHEMES", "StorageSettings", "hide_secrets", "is_public_option", "is_url", "storage_settings"]
+__all__ = [
+    "SCHEMES",
+    "StorageSettings",
+    "hide_secrets",
+    "is_public_option",
+    "is_url",
+    "remote_settings",
+    "storage_settings",
+]
 
 SCHEMES: Final = ("s3", "gs", "az", "http", "https", "file")
 """Schemes of the URLs of stores."""
 
-_LIMITS: Final = ("cache_budget", "window", "num_connections")
+_LIMITS: Final = ("cache_budget", "annotation_budget", "window", "num_connections")
 # All other options may be credentials, also those of later versions of obstore.
 _PUBLIC_OPTIONS: Final = {
-    *(
-        "endpoint",
-        "region",
-        "default_region",
-        "bucket",
-        "account_name",
-        "container_name",
-        "virtual_hosted_style_request",
-    ),
+    *("endpoint", "region", "default_region", "bucket", "account_name", "container_name"),
+    "virtual_hosted_style_request",
     *("skip_signature", "unsigned_payload", "request_payer", "s3_express", "imdsv1_fallback", "use_emulator"),
     *("use_azure_cli", "use_fabric_endpoint", "disable_tagging", "allow_http", "allow_invalid_certificates"),
     *("connect_timeout", "read_timeout", "timeout", "pool_idle_timeout", "pool_max_idle_per_host", "http1_only"),
@@ -70,6 +72,7 @@ class StorageSettings:
         cache_dir: Folder whose subfolder ``objects`` holds the caches, or None for the user's cache folder.
         cache_budget: Largest size of the cached images of this store, as a number of bytes or a string such as
             ``"100 GiB"``, or None for half of the free disk space.
+        annotation_budget: Largest size of all files that are not images, which are downloaded whole.
         window: Number of samples to keep ahead of each rank.
         num_connections: Number of requests in flight.
     """
@@ -78,6 +81,7 @@ class StorageSettings:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     cache_dir: Path | str | None = None
     cache_budget: int | str | None = None
+    annotation_budget: int | str = "8 GiB"
     window: int = 512
     num_connections: int = 64
 
@@ -101,6 +105,20 @@ class StorageSettings:
         return cls(**data)
 
 
+def remote_settings(root: str, storage: Mapping[str, Any], *, cache_dir: Path | str | None) -> StorageSettings | None:
+    """Return the settings of a source's arguments ``root`` and ``storage``, or None if the root is a folder.
+
+    Raises:
+        SettingError: As for `storage_settings`, or if a folder has settings of a store.
+    """
+    if re.match(r"[A-Za-z][\w+.-]*://", root):
+        return storage_settings(root, storage, cache_dir=cache_dir)
+    if any(value is not None for value in storage.values()):
+        rule = f"is for the URL of a store, and root={root!r} is a folder"
+        raise SettingError("storage", ..., rule, settings={"storage": {}})
+    return None
+
+
 def storage_settings(
     url: str, storage: Mapping[str, Any], *, cache_dir: Path | str | None, argument: str = "root"
 ) -> StorageSettings:
@@ -108,8 +126,8 @@ def storage_settings(
 
     Args:
         url: URL of the data set's folder.
-        storage: ``cache_budget``, ``window``, ``num_connections``, and options of the store by obstore's names; None
-            means the default.
+        storage: ``cache_budget``, ``annotation_budget``, ``window``, ``num_connections``, and options of the store by
+            obstore's names; None means the default.
         cache_dir: As of `StorageSettings`.
         argument: Name of the argument with the URL, for messages.
 
@@ -122,9 +140,7 @@ def storage_settings(
     shown = re.sub("[^/]*@", "***@", f"{scheme}://{rest.partition('?')[0]}")
     if scheme == "memory":
         rule = "is the memory of one process, and images are fetched by another one"
-        raise SettingError(
-            argument, shown, rule, "use file:///... for tests, or an s3://, gs://, az:// or https:// URL"
-        )
+        raise SettingError(argument, shown, rule, "use file:///..., s3://, gs://, az:// or https://")
     if scheme not in SCHEMES or not rest.strip("/"):
         raise SettingError(argument, shown, f"is not the URL of a folder in a store; schemes: {', '.join(SCHEMES)}")
     if "@" in rest.partition("/")[0] or "?" in rest or "#" in rest:
@@ -136,9 +152,10 @@ def storage_settings(
         number = limits.get(name, 1)
         if type(number) is not int or not 1 <= number <= 1 << 20:
             raise SettingError(f"storage.{name}", number, "is not a whole number from 1 to 1048576")
+    for name in ("cache_budget", "annotation_budget"):
+        byte_count(limits.get(name), argument=f"storage.{name}")
     for name, value in values.items():
         if not isinstance(value, str | int | float):
-            raise SettingError(
-                f"storage.{name}", ..., f"must be text, a number or true or false, got {type(value).__name__}"
-            )
+            rule = f"must be text, a number, true or false, got {type(value).__name__}"
+            raise SettingError(f"storage.{name}", ..., rule)
     return StorageSettings(url=url.rstrip("/"), options=values, cache_dir=cache_dir, **limits)

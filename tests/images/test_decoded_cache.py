@@ -13,8 +13,8 @@ from torchvision.transforms.v2 import functional
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.datasets import DetectionDataset, LandmarkDataset
 from lit_loader.errors import ImageError
+from lit_loader.foundation.byte_sizes import byte_count
 from lit_loader.images import CacheSettings, decode_image
-from lit_loader.images.decoded_cache import byte_count
 from lit_loader.images.reading import ImageReading
 from lit_loader.transforms import detection_transforms
 from tests.support.decoded_images import files_in

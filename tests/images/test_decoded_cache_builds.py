@@ -21,8 +21,9 @@ import torch
 from PIL import Image, ImageFile
 
 from lit_loader.errors import CacheError
+from lit_loader.foundation.byte_sizes import byte_words
 from lit_loader.images import MAX_PIXELS, decode_image
-from lit_loader.images.decoded_cache import CachedReader, byte_words
+from lit_loader.images.decoded_cache import CachedReader
 from lit_loader.images.decoded_cache.pixel_file import INDEX
 from lit_loader.images.reading import ImageReading
 from tests.support.decoded_images import assert_whole, files_in

@@ -18,8 +18,9 @@ from PIL import Image, UnidentifiedImageError
 
 from lit_loader.annotations.formats.folder import IMAGE_FORMATS
 from lit_loader.annotations.formats.labelme_file import LABELME_ENDING, embedded_image
-from lit_loader.annotations.formats.parallel import iter_chunks
+from lit_loader.annotations.formats.parallel import iter_chunks, paused_spinners
 from lit_loader.annotations.problems import shorten
+from lit_loader.storage.mirror import fill_headers
 
 __all__ = ["Header", "MAX_HEADER_BYTES", "MAX_HEADER_READS", "read_header", "read_image_sizes", "read_shown_sizes"]
 
@@ -71,6 +72,9 @@ def read_shown_sizes(
     Returns:
         The sizes; bool ``(num_paths,)``, True if the stored width is the upright height; the reasons.
     """
+    # The files of a URL's mirror have no content yet.
+    with paused_spinners():
+        fill_headers(root, paths, progress=progress)
     read = partial(_read_chunk, root=str(root))
     chunks = iter_chunks(read, paths, num_workers=num_workers, progress=progress, description="Reading image sizes")
     sizes = np.zeros((len(paths), 2), dtype=np.int32)
@@ -176,7 +180,8 @@ def _png_exif(file: BinaryIO) -> bytes:
     while True:  # bounded by the limits of the file object
         head = file.read(8)
         length = int.from_bytes(head[:4], "big")
-        if len(head) < 8 or head[4:] == b"IEND" or (head[4:] == b"eXIf" and length > 2**20):
+        # Zeros are the hole in the file of a mirror.
+        if len(head) < 8 or head[4:] in (b"IEND", bytes(4)) or (head[4:] == b"eXIf" and length > 2**20):
             return b""
         if head[4:] == b"eXIf":
             return file.read(length)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
 
-__all__ = ["INLINE_FILES", "iter_chunks", "status_spinner"]
+__all__ = ["INLINE_FILES", "iter_chunks", "paused_spinners", "status_spinner"]
 
 # Measured: from this number of files on, two processes are faster than one in spite of the cost of forking.
 INLINE_FILES: Final = 4_000
@@ -65,11 +65,8 @@ def iter_chunks(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=console, disable=not (progress and console.is_terminal))
     with ExitStack() as stack:
-        # A progress bar needs the terminal to itself, and a spinner's thread must not hold a lock while a process
-        # forks.
-        for status in _SPINNERS:
-            status.stop()
-            stack.callback(status.start)
+        # A spinner's thread must not hold a lock while a process forks.
+        stack.enter_context(paused_spinners())
         results: Iterator[ResultT] = map(function, chunks)
         if workers > 0:
             methods = multiprocessing.get_all_start_methods()
@@ -112,6 +109,16 @@ def status_spinner(description: str, *, progress: bool) -> Iterator[None]:
             yield
         finally:
             _SPINNERS.remove(status)
+
+
+@contextmanager
+def paused_spinners() -> Iterator[None]:
+    """Hide the spinners that are shown, because a progress bar needs the terminal to itself."""
+    with ExitStack() as stack:
+        for status in _SPINNERS:
+            status.stop()
+            stack.callback(status.start)
+        yield
 
 
 def _default_workers(num_items: int) -> int:

@@ -26,6 +26,7 @@ from lit_loader.annotations.problems import shorten
 from lit_loader.annotations.quadrangles import are_flat, enclosing_boxes, rotated_corners
 from lit_loader.annotations.table import AnnotationTable, Attribute
 from lit_loader.errors import AnnotationError
+from lit_loader.storage.mirror import is_mirrored
 
 __all__ = ["build_table", "point_boxes"]
 
@@ -238,7 +239,9 @@ class _Images:
     def check_sizes(self, *, num_workers: int | None, progress: bool) -> None:
         """Check the sizes in the annotations, and read the missing ones."""
         if self._are_files:
-            self._check_turned(num_workers=num_workers, progress=progress)
+            # It would fetch the header of every image of a URL. Data sets refuse such images when they load them.
+            if not is_mirrored(self._folder.root) or self._rows.policy.turned_image == "drop":
+                self._check_turned(num_workers=num_workers, progress=progress)
             self._read_sizes(num_workers=num_workers, progress=progress)
         self._check_unknown()
 

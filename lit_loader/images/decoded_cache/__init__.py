@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from lit_loader.images.decoded_cache.reader import CachedReader, shrink_target
-from lit_loader.images.decoded_cache.settings import CacheSettings, byte_count, byte_words
+from lit_loader.images.decoded_cache.settings import CacheSettings
 
-__all__ = ["CacheSettings", "CachedReader", "byte_count", "byte_words", "shrink_target"]
+__all__ = ["CacheSettings", "CachedReader", "shrink_target"]

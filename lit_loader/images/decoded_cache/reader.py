@@ -27,10 +27,11 @@ from lit_loader.annotations.cache import cache_key, image_stamp
 from lit_loader.annotations.quadrangles import rotated_corners, smallest_rectangles
 from lit_loader.annotations.tiling import file_sizes
 from lit_loader.errors import CacheError, ImageError
+from lit_loader.foundation.byte_sizes import byte_count, byte_words
 from lit_loader.foundation.host import count_cores
 from lit_loader.foundation.stage_times import DECODING
 from lit_loader.images.decoded_cache.pixel_file import FORMAT, INDEX, Index, head, open_or_build, pixels_start
-from lit_loader.images.decoded_cache.settings import CacheSettings, byte_count, byte_words
+from lit_loader.images.decoded_cache.settings import CacheSettings
 from lit_loader.images.lazy_image import DecodedImage, LazyImage
 from lit_loader.images.reading import ImageReading
 from lit_loader.types import IndexArray
@@ -87,8 +88,10 @@ class CachedReader:
             stamps = [image_stamp(str(table.root), name) for name in names]
             # torch and torchvision shrink the images.
             shrinkers = () if settings.cache_size is None else (torch.__version__, torchvision.__version__)
-            library_state = {"versions": (PIL.__version__, *shrinkers), "truncated": ImageFile.LOAD_TRUNCATED_IMAGES}
-            return make_key(settings={**pixel_settings, **library_state}, stamps=stamps)
+            state = {"versions": (PIL.__version__, *shrinkers), "truncated": ImageFile.LOAD_TRUNCATED_IMAGES}
+            if reader.store_keys:
+                state["stores"] = reader.store_keys
+            return make_key(settings={**pixel_settings, **state}, stamps=stamps)
 
         def fill(file: BinaryIO) -> None:
             rows = np.unique(row_slots, return_index=True)[1]
@@ -197,7 +200,7 @@ def _decode_all(
     bar = Progress(console=console, disable=not (settings.progress and console.is_terminal))
     with bar, ThreadPoolExecutor(num_threads, thread_name_prefix="lit_loader_decode") as pool:
         # Submitting all images at once could fill the memory with decoded images that wait to be written.
-        upcoming_paths = iter(paths)
+        upcoming_paths = reader.in_order(paths)
         pending = deque(pool.submit(decode, path) for path in islice(upcoming_paths, _IMAGES_AHEAD * num_threads))
         try:
             for _ in bar.track(range(len(paths)), description="Decoding images"):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
+from lit_loader.foundation.byte_sizes import byte_count
 from lit_loader.foundation.files import cache_folder
 
-__all__ = ["CacheSettings", "byte_count", "byte_words"]
-
-_AMOUNT: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*(?:(?:([kmgt])(i)?)?b)?\s*", re.IGNORECASE)
+__all__ = ["CacheSettings"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,32 +66,3 @@ class CacheSettings:
     def folder(self) -> Path:
         """Folder of the cache file."""
         return cache_folder(self.cache_dir) / "decoded"
-
-
-def byte_count(budget: int | str | None) -> int | None:
-    """Convert a budget to a number of bytes.
-
-    Args:
-        budget: A number of bytes, a string such as ``"8 GiB"`` or ``"500 MB"``, or None.
-
-    Raises:
-        ValueError: ``budget`` is not such a number or string, or is not positive.
-    """
-    if budget is None:
-        return None
-    count = budget if type(budget) is int else 0
-    if isinstance(budget, str) and (match := _AMOUNT.fullmatch(budget)):
-        number, prefix, binary = match.groups()
-        count = int(float(number) * (1024 if binary else 1000) ** " kmgt".index((prefix or " ").lower()))
-    if count < 1:
-        rule = "is not a positive number of bytes"
-        raise ValueError(f'cache_budget={budget!r} {rule}; give an int, or a string such as "8 GiB".')
-    return count
-
-
-def byte_words(count: int) -> str:
-    """Format a number of bytes with a binary unit, such as ``"1.5 GiB"``."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"

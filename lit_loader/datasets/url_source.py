@@ -1,0 +1,99 @@
+"""Base class of sources whose root is a folder, or the URL of a store."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lit_loader.annotations.formats.folder import is_image_name
+from lit_loader.datasets.sources import FileSource, StageTables
+from lit_loader.images import ImageReading
+from lit_loader.images.stored_reading import StoredReading
+from lit_loader.storage.images import RemoteImages
+from lit_loader.storage.mirror import Mirror, open_mirror
+from lit_loader.storage.settings import is_public_option, remote_settings
+
+__all__ = ["UrlSource"]
+
+
+class UrlSource(FileSource):
+    """A source that reads a folder, or for the URL of a store the mirror of that URL.
+
+    Owns: the store of the images of a URL.
+
+    Attributes:
+        root: The folder or URL.
+        storage: Settings of the store, see `StorageSettings`; empty for a folder.
+        cache_dir: Folder with the mirror and the cached images of a URL, or None for the user's cache folder.
+        progress: Whether to show progress bars.
+    """
+
+    root: str | Path
+    storage: Mapping[str, Any]
+    cache_dir: str | None
+    progress: bool
+
+    def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
+        """Read the files of the folder or the mirror; see `FileSource.read`.
+
+        Args:
+            trust_cache: For a URL also: use the mirror as it is, without listing the store.
+
+        Raises:
+            StorageError: The store cannot be read.
+        """
+        mirror = self.open_mirror(refresh=not trust_cache)
+        if mirror is None:
+            return self.read_folder(Path(self.root), trust_cache=trust_cache)
+        with mirror.named_in_errors():
+            key, tables = self.read_folder(mirror.folder, trust_cache=trust_cache)
+        # Images may change although annotations do not.
+        return (key, mirror.catalog.key), tables
+
+    @abstractmethod
+    def read_folder(self, folder: Path, *, trust_cache: bool) -> tuple[Any, StageTables]:
+        """Read all files of a folder; see `FileSource.read`."""
+
+    def check_root(self) -> None:
+        """Check ``root`` and ``storage``.
+
+        Raises:
+            SettingError: The URL or an option cannot be used, or a folder has options.
+        """
+        remote_settings(str(self.root), self.storage, cache_dir=self.cache_dir)
+
+    def open_mirror(self, *, refresh: bool) -> Mirror | None:
+        """Return the mirror of a URL, or None for a folder.
+
+        Args:
+            refresh: List the store again.
+        """
+        settings = remote_settings(str(self.root), self.storage, cache_dir=self.cache_dir)
+        if settings is None:
+            return None
+        # One that was listed in order to find the layout need not be listed again.
+        mirror: Mirror | None = self.__dict__.pop("_listed_mirror", None)
+        if mirror is None:
+            mirror = open_mirror(settings, is_image=is_image_name, refresh=refresh, progress=self.progress)
+        # Subclasses may be frozen dataclasses.
+        self.__dict__["_mirror"] = mirror
+        return mirror
+
+    def image_reading(self, reading: ImageReading) -> ImageReading:
+        """Return a reading that reads the images of a URL from its store, or ``reading`` for a folder."""
+        mirror: Mirror | None = self.__dict__.get("_mirror") or self.open_mirror(refresh=False)
+        if mirror is None:
+            return reading
+        store: RemoteImages | None = self.__dict__.get("_store")
+        # A store with the same objects stays connected.
+        if store is None or store.catalog.key != mirror.catalog.key:
+            self.__dict__["_store"] = store = RemoteImages(mirror.catalog, mirror.settings)
+        return StoredReading.extending(reading, {str(mirror.folder): store})
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Pickles may be stored. Other processes use the environment for what is missing.
+        public = {name: value for name, value in self.storage.items() if is_public_option(str(name))}
+        state = super().__getstate__() | {"storage": public}
+        return {name: value for name, value in state.items() if name not in ("_mirror", "_listed_mirror", "_store")}
