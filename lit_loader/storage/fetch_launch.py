@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from lit_loader.errors import StorageError
+from lit_loader.foundation.byte_sizes import byte_count
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.extras import require
-from lit_loader.foundation.files import byte_count
 from lit_loader.storage.protocol import EXIT_FAILED, EXIT_LOCKED
 from lit_loader.storage.settings import StorageSettings, hide_secrets
 
@@ -48,7 +48,7 @@ class FetchLaunch:
         self._url = url
         self._settings = settings
         data = settings.to_json() | {"cache_budget": byte_count(settings.cache_budget)}
-        self._messages = tempfile.TemporaryFile()
+        self._messages = tempfile.TemporaryFile()  # noqa: SIM115 # closed by `close`
         self._process = _popen(folder, self._messages.fileno())
         assert self._process.stdin is not None
         with suppress(BrokenPipeError), self._process.stdin as stdin:

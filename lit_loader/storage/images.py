@@ -292,7 +292,7 @@ class RemoteImages(ImageStore):
                     last_sign = now
                 elif now - last_sign > _MAX_SILENCE_S:
                     problem = f"{self.catalog.object_name(slot)}: no fetch process for {_MAX_SILENCE_S:.0f} s"
-                    raise ImageError(problem, remedy=f"see its messages in {self.folder / "log"}")
+                    raise ImageError(problem, remedy=f"see its messages in {self.folder}/log")
             time.sleep(pause_s)
             pause_s = min(_MAX_SLEEP_S, 1.5 * pause_s)
 
