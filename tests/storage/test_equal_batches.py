@@ -34,7 +34,14 @@ def small_sets(tmp_path_factory):
     folder = tmp_path_factory.mktemp("equal")
     with ObjectServer(folder / "buckets") as server:
         table = draw_set(server.folder / "set", num_images=12, objects=2)
-        yield table, make_readings(server, table, folder)
+        readings = make_readings(server, table, folder)
+        stores = [store for name in CATALOGS for store in readings[name].stores.values()]
+        # Threads and sockets last longer than a test, so they are made before the first one.
+        for store in stores:
+            store.read(table.image_paths[0])
+        yield table, readings
+        for store in stores:
+            store.close()
         end_fetch_processes()
 
 
