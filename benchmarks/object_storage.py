@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import psutil
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
@@ -43,7 +42,7 @@ from lit_loader.samplers import BlockShuffleSampler, OrderSampler, RandomSampler
 from lit_loader.storage.catalog import Catalog
 from lit_loader.transforms import classification_transforms
 from tests.support.object_server import ObjectServer
-from tests.support.remote_sets import fetch_processes, packed_catalog, raw_catalog, remote_reading
+from tests.support.remote_sets import end_fetch_processes, fetch_processes, packed_catalog, raw_catalog, remote_reading
 
 BATCH_SIZE: Final = 32
 SIDE: Final = 224
@@ -79,7 +78,7 @@ class Epoch:
 
 
 def run_epoch(loader: TorchDataLoader[Any], *, rate: float = math.inf) -> Epoch:
-    """Consume an epoch, at most ``rate`` images a second."""
+    """Consume an epoch; with a rate, the consumer works for so long on each batch."""
     begin = time.perf_counter()
     batches = iter(loader)
     next(batches)
@@ -87,10 +86,7 @@ def run_epoch(loader: TorchDataLoader[Any], *, rate: float = math.inf) -> Epoch:
     waiting_s = 0.0
     num_batches = 0
     while True:
-        # The consumer works for a fixed time on each batch.
-        pause_s = start + num_batches * BATCH_SIZE / rate - time.perf_counter()
-        if pause_s > 0:
-            time.sleep(pause_s)
+        time.sleep(BATCH_SIZE / rate)
         begin_wait = time.perf_counter()
         if next(batches, None) is None:
             break
@@ -151,7 +147,10 @@ class Bench:
         with ExitStack() as stack:
             folder = cache or Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.scratch)))
             reading = remote_reading(self.server, stored.table, stored.catalog, folder, **settings)
-            stack.callback(wait_for_fetch_process)
+            # It would live for some seconds, beside the next contender.
+            stack.callback(end_fetch_processes)
+            for store in reading.stores.values():
+                stack.callback(store.close)
             yield stack.enter_context(self._loader(reading, stored.sampler))
 
     def _loader(self, reading: ImageReading, sampler: OrderSampler) -> DataLoader[Any]:
@@ -172,11 +171,6 @@ class Bench:
 def fetch_cpu_seconds() -> float:
     """Return the CPU seconds of the fetch processes so far."""
     return sum(sum(process.cpu_times()[:2]) for process in fetch_processes())
-
-
-def wait_for_fetch_process() -> None:
-    """Wait until the fetch processes end, so that they take no time of the next contender."""
-    psutil.wait_procs(fetch_processes(), timeout=30)
 
 
 def fetched(server: ObjectServer) -> tuple[int, int]:
