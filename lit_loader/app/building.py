@@ -28,6 +28,7 @@ from lit_loader.app.composition import ConfigError, validate
 from lit_loader.app.composition.hints import shipped_targets
 from lit_loader.app.composition.stored_overrides import check_checkpoint
 from lit_loader.app.running import config_errors, setting_override
+from lit_loader.app.secrets import masked
 from lit_loader.callbacks import DataMonitor
 from lit_loader.datamodules import DetectionDataModule, TableDataModule
 from lit_loader.foundation.escaping import escape_interpolations
@@ -138,7 +139,7 @@ def _set_process(cfg: DictConfig) -> None:
     if extras.get("ignore_warnings"):
         warnings.simplefilter("ignore")
     if extras.get("print_config"):
-        text = OmegaConf.to_yaml(cfg, resolve=True)
+        text = OmegaConf.to_yaml(OmegaConf.create(masked(OmegaConf.to_container(cfg, resolve=True))))
         console().print(Syntax(text, "yaml", background_color="default"))
     if cfg.get("seed") is not None:
         seed_everything(cfg.seed, verbose=False)
@@ -358,7 +359,7 @@ def _log_hyperparameters(run: Run) -> None:
     sizes = {"total": trainable + frozen, "trainable": trainable}
     config: Any = OmegaConf.to_container(run.cfg, resolve=True, throw_on_missing=False)
     class_names = getattr(run.datamodule, "class_names", None)
-    hyperparameters = {**config, "num_parameters": sizes}
+    hyperparameters = {**masked(config), "num_parameters": sizes}
     if class_names is not None:
         # Loggers write YAML files that Lightning reads through OmegaConf, which would resolve `${...}` in a name.
         hyperparameters["class_names"] = [escape_interpolations(str(name)) for name in class_names]

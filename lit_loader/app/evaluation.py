@@ -31,7 +31,7 @@ def evaluate(cfg: DictConfig) -> float | None:
         LitLoaderError: If the data cannot be used.
     """
     start = time.monotonic()
-    with one_job():
+    with one_job(cfg):
         # The checkpoint first: a mistake in its path should not wait for the data.
         path = checkpoint_path(cfg, is_needed=True)
         run = build_run(cfg, checkpoint=path)

@@ -34,7 +34,7 @@ def predict(cfg: DictConfig) -> None:
         ConfigError: If a setting is refused, or the data has no images to predict on.
         LitLoaderError: If the data cannot be used.
     """
-    with one_job():
+    with one_job(cfg):
         path = checkpoint_path(cfg, is_needed=True)
         if cfg.get("source") is not None:
             cfg = _with_image_files(cfg)
@@ -75,6 +75,7 @@ def _with_image_files(cfg: DictConfig) -> DictConfig:
             "_target_": "lit_loader.datasets.ImageFilesSource",
             "root": "${source}",
             "object_class": "object" if cuts_objects else None,
+            **_url_settings(cfg),
             "progress": OmegaConf.select(cfg, "dataset.progress", default=True),
         }
         copy.datamodule.source = "${dataset}"
@@ -86,6 +87,14 @@ def _with_image_files(cfg: DictConfig) -> DictConfig:
             "datamodule.sample_unit=object: each image is taken as one object that fills it", soft_wrap=True
         )
     return copy
+
+
+def _url_settings(cfg: DictConfig) -> dict[str, Any]:
+    """Return the settings of the data set's store, if the source is a URL, too."""
+    if "://" not in str(cfg.source):
+        return {}
+    settings = {name: OmegaConf.select(cfg, f"dataset.{name}") for name in ("storage", "cache_dir")}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 @hydra.main(version_base="1.3", config_path="pkg://lit_loader.conf", config_name="predict")

@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from lit_loader.app.building import Run, parameter_sizes
 from lit_loader.app.composition.stored_overrides import overrides_to_repeat
 from lit_loader.app.results import BestValidation, write_results
+from lit_loader.app.secrets import is_secret_key
 from lit_loader.callbacks import ClassMixMonitor, SigtermCheckpoint
 from lit_loader.callbacks.attached import find_callback
 from lit_loader.datamodules import TableDataModule
@@ -299,11 +300,14 @@ def _keys(key: str, value: object) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _keys(key, item)
-    elif value is not None and not isinstance(value, bool):
+    # A reference to an environment variable is no secret.
+    elif value is not None and not isinstance(value, bool) and not (is_secret_key(key) and "${" in str(value)):
         yield key
 
 
 def _has_secret(key: str) -> bool:
+    if is_secret_key(key.lstrip("+~")):
+        return True
     # `accessToken` has the same words as `access_token`.
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key.lstrip("+~"))
     return _SECRET.search(words) is not None

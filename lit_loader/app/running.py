@@ -27,6 +27,7 @@ from lit_loader.app.composition.checks import accepted
 from lit_loader.app.composition.hints import explain
 from lit_loader.app.composition.stored_overrides import checkpoint_of, override_value, replay_overrides
 from lit_loader.app.log import logged_run
+from lit_loader.app.secrets import hide_in_run_folder
 from lit_loader.errors import LitLoaderError, SettingText, as_argument, message_of
 from lit_loader.foundation.escaping import has_hydra_keys, hydra_value, quote_for_hydra
 from lit_loader.foundation.signatures import signature_of
@@ -118,8 +119,11 @@ def in_place(words: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def one_job() -> Iterator[None]:
+def one_job(cfg: DictConfig) -> Iterator[None]:
     """Run one job of Hydra: further ranks run this job instead of its sweep, and nothing leaks into the next job.
+
+    Args:
+        cfg: The config of the job; its credentials are masked in the files that Hydra has written.
 
     Raises:
         SystemExit: With code 143 after SIGTERM, and 130 after Ctrl-C.
@@ -129,6 +133,7 @@ def one_job() -> Iterator[None]:
     from lightning.pytorch.utilities.exceptions import SIGTERMException
 
     _job_started.set(True)
+    hide_in_run_folder(cfg)
     in_sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
     original_argv = list(sys.argv)
     variables = {name: os.environ.get(name) for name in _RANK_VARIABLES}

@@ -47,7 +47,7 @@ def train(cfg: DictConfig) -> float | None:
         LitLoaderError: If the data cannot be used.
     """
     start = time.monotonic()
-    with one_job():
+    with one_job(cfg):
         # Refuse a wrong checkpoint before the data is read, which may take minutes.
         path = checkpoint_path(cfg)
         fits = cfg.get("train", True)
