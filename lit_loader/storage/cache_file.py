@@ -188,6 +188,7 @@ class CacheWriter:
         self.states: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, offset=HEADER_BYTES)
         self._header = np.frombuffer(self._map, np.int64, HEADER_BYTES // 8)
         self._data = os.open(folder / "data", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._close_data = weakref.finalize(self, os.close, self._data)
         self._forget_interrupted()
         self.budget = self._checked_budget(budget)
         self._header[_Field.PEAK_BYTES] = 0
@@ -261,7 +262,7 @@ class CacheWriter:
         self._map.flush()
         self._header[_Field.CLEAN] = 1
         self._map.flush()
-        os.close(self._data)
+        self._close_data()
 
     def _set(self, slot: int, state: State) -> None:
         self.states[slot] = (int(self.states[slot]) & ~_STATE_BITS) | state
@@ -351,9 +352,8 @@ class CacheWriter:
                 remedy=f"allow at least {least} bytes",
             )
         try:
-            # Of the first image, which is read again if it was READY.
-            self.states[:1] = ((self.states[:1] & ~np.uint8(_STATE_BITS)) + 4) | State.ABSENT
-            self._punch(0, int(self.sizes[0]) or ALIGNMENT)
+            # Behind the last image, where nothing is lost.
+            self._punch(total, ALIGNMENT)
         except OSError as error:
             raise CacheError(
                 f"the file system of {self.folder} cannot free parts of a file ({error.strerror}), so a cache_budget "
