@@ -28,7 +28,8 @@ from lit_loader.storage.settings import StorageSettings
 __all__ = ["CATALOG_NAME", "SlotStream", "StorageClient", "save_catalog"]
 
 CATALOG_NAME: Final = "catalog.arrow"
-_ANSWER_S: Final = 10.0
+_ANSWER_S: Final = 2.0
+_MAX_QUESTIONS: Final = 6
 
 
 def save_catalog(catalog: Catalog, folder: Path) -> None:
@@ -105,12 +106,14 @@ class StorageClient:
             while True:
                 # Of an earlier call that did not wait long enough.
                 answers.get_nowait()
-        self._link.command(MessageKind.STATS, -1)
-        try:
-            stats: dict[str, Any] = json.loads(answers.get(timeout=_ANSWER_S))
-        except Empty:
-            raise StorageError(f"{self._link.url}: the fetch process did not answer within {_ANSWER_S:.0f} s") from None
-        return stats
+        for _ in range(_MAX_QUESTIONS):
+            # A process that was killed takes a question with it, so the next one gets another.
+            self._link.command(MessageKind.STATS, -1)
+            with suppress(Empty):
+                stats: dict[str, Any] = json.loads(answers.get(timeout=_ANSWER_S))
+                return stats
+        waited_s = _MAX_QUESTIONS * _ANSWER_S
+        raise StorageError(f"{self._link.url}: the fetch process did not answer within {waited_s:.0f} s")
 
     def close(self) -> None:
         """Disconnect from the fetch process; streams end."""
