@@ -9,7 +9,7 @@ NOTE [Layout of a shard]
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -19,12 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lit_loader.foundation.files import new_file
+from lit_loader.storage.catalog import DIGEST_BYTES
 from lit_loader.types import IndexArray
 
-__all__ = ["DIGEST_BYTES", "Shard", "ShardImage", "image_digest", "member_bytes", "padding_bytes", "write_shard"]
-
-DIGEST_BYTES: Final = 16
-"""Bytes of the digest of an image."""
+__all__ = ["Shard", "ShardImage", "image_digest", "member_bytes", "shard_capacity", "write_shard"]
 
 _BLOCK: Final = tarfile.BLOCKSIZE
 _END: Final = 2 * _BLOCK
@@ -54,12 +52,14 @@ class Shard:
 
     Args:
         num_bytes: Size of the shard.
+        digest: Digest of all of its bytes in hexadecimal digits.
         starts: int64 ``(num_images,)``, first byte of each image.
         lengths: int64 ``(num_images,)``, number of bytes of each image.
         digests: uint8 ``(num_images, 16)``, `image_digest` of each image.
     """
 
     num_bytes: int
+    digest: str
     starts: IndexArray
     lengths: IndexArray
     digests: npt.NDArray[np.uint8]
@@ -75,9 +75,9 @@ def member_bytes(length: int) -> int:
     return _BLOCK + -(-length // _BLOCK) * _BLOCK
 
 
-def padding_bytes(num_bytes: int) -> int:
-    """Return the number of zeros at the end of a tar file whose members take ``num_bytes``."""
-    return -(num_bytes + _END) % tarfile.RECORDSIZE + _END
+def shard_capacity(shard_bytes: int) -> int:
+    """Return the number of bytes that the members of a shard of at most ``shard_bytes`` may take."""
+    return shard_bytes // tarfile.RECORDSIZE * tarfile.RECORDSIZE - _END
 
 
 def write_shard(path: Path, images: Iterable[ShardImage]) -> Shard:
@@ -94,6 +94,7 @@ def write_shard(path: Path, images: Iterable[ShardImage]) -> Shard:
     lengths: list[int] = []
     digests: list[bytes] = []
     position = 0
+    shard_digest = blake2b(digest_size=DIGEST_BYTES)
     with new_file(path, mode=_MODE) as file:
         for image in images:
             starts.append(position + _BLOCK)
@@ -101,21 +102,21 @@ def write_shard(path: Path, images: Iterable[ShardImage]) -> Shard:
             digests.append(image_digest(image.data))
             for extension, data in ((image.extension, image.data), ("json", image.annotations)):
                 parts = (_header(f"{image.key}.{extension}", len(data)), data, b"\0" * (-len(data) % _BLOCK))
-                file.writelines(parts)
+                for part in parts:
+                    shard_digest.update(part)
+                    file.write(part)
                 position += member_bytes(len(data))
-        padding = padding_bytes(position)
-        file.write(b"\0" * padding)
+        # Tar files end with two blocks of zeros, and are filled up to whole records.
+        padding = b"\0" * (-(position + _END) % tarfile.RECORDSIZE + _END)
+        shard_digest.update(padding)
+        file.write(padding)
     return Shard(
-        num_bytes=position + padding,
+        num_bytes=position + len(padding),
+        digest=shard_digest.hexdigest(),
         starts=np.array(starts, np.int64),
         lengths=np.array(lengths, np.int64),
-        digests=as_digests(digests),
+        digests=np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES),
     )
-
-
-def as_digests(digests: Sequence[bytes]) -> npt.NDArray[np.uint8]:
-    """Return digests as uint8 ``(num_images, 16)``."""
-    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES)
 
 
 def _header(name: str, size: int) -> bytes:

@@ -12,16 +12,13 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from lit_loader.errors import AnnotationError
-from lit_loader.types import IndexArray
 
-__all__ = ["TarIndex", "index_tar", "index_tar_file"]
+__all__ = ["ReadAt", "TarMember", "open_tar", "tar_members", "windowed"]
 
 _BLOCK: Final = tarfile.BLOCKSIZE
 _MAX_EXTENDED_BYTES: Final = 1 << 20
@@ -29,24 +26,24 @@ _MAX_NAME_BYTES: Final = 4096
 _FILE_TYPES: Final = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 _LINK_TYPES: Final = {tarfile.LNKTYPE: "a hard link", tarfile.SYMTYPE: "a symbolic link"}
 _SPARSE_KEYS: Final = "GNU.sparse."
+_WINDOW_BYTES: Final = 4 << 20
 
 ReadAt = Callable[[int, int], bytes]
 """Function of an offset and a number of bytes that returns these bytes, or fewer at the end of the file."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TarIndex:
-    """Files in a tar file, in its order.
+class TarMember(NamedTuple):
+    """A file in a tar file.
 
-    Args:
-        names: Name of each file, as in the tar file.
-        starts: int64 ``(num_files,)``, first byte of each.
-        lengths: int64 ``(num_files,)``, number of bytes of each.
+    Attributes:
+        name: Its name, as in the tar file; not trusted.
+        start: First byte of its data.
+        length: Number of bytes.
     """
 
-    names: list[str]
-    starts: IndexArray
-    lengths: IndexArray
+    name: str
+    start: int
+    length: int
 
 
 class _Header(NamedTuple):
@@ -65,24 +62,8 @@ class _Header(NamedTuple):
     size: int
 
 
-def index_tar_file(path: Path | str) -> TarIndex:
-    """Return the index of a tar file on this host; only its headers are read.
-
-    Raises:
-        AnnotationError: If the file is damaged, truncated or compressed, or a member is a link or sparse; names the file and
-            the offset.
-        OSError: If the file cannot be read.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        num_bytes = os.fstat(descriptor).st_size
-        return index_tar(lambda offset, length: os.pread(descriptor, length, offset), num_bytes, name=str(path))
-    finally:
-        os.close(descriptor)
-
-
-def index_tar(read_at: ReadAt, num_bytes: int, *, name: str) -> TarIndex:
-    """Return the index of a tar file.
+def tar_members(read_at: ReadAt, num_bytes: int, *, name: str) -> Iterator[TarMember]:
+    """Yield the files in a tar file, in its order; only headers are read.
 
     Args:
         read_at: Reads a part of the file.
@@ -90,21 +71,47 @@ def index_tar(read_at: ReadAt, num_bytes: int, *, name: str) -> TarIndex:
         name: Its name, for messages.
 
     Raises:
-        AnnotationError: As for `index_tar_file`.
+        AnnotationError: If the file is damaged, truncated or compressed, or a member is a link or sparse; names the
+            file and the offset.
     """
-    names: list[str] = []
-    starts: list[int] = []
-    lengths: list[int] = []
     for header in _headers(read_at, num_bytes, name):
         if header.info.type in _LINK_TYPES:
             kind = _LINK_TYPES[header.info.type]
             remedy = "write the tar file with the files themselves (tar --dereference --hard-dereference)"
             raise _error(name, header.start - _BLOCK, f"member {header.name[:200]!r} is {kind}; {remedy}")
         if header.info.type in _FILE_TYPES:
-            names.append(header.name)
-            starts.append(header.start)
-            lengths.append(header.size)
-    return TarIndex(names=names, starts=np.array(starts, np.int64), lengths=np.array(lengths, np.int64))
+            yield TarMember(header.name, header.start, header.size)
+
+
+@contextmanager
+def open_tar(path: Path) -> Iterator[tuple[ReadAt, int]]:
+    """Yield a function that reads a file of this host, and the size of the file.
+
+    Raises:
+        OSError: If the file cannot be opened.
+    """
+    # Opening a named pipe must not wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        yield lambda offset, length: os.pread(descriptor, length, offset), os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def windowed(read_at: ReadAt) -> ReadAt:
+    """Return a function that reads 4 MiB at once, for objects of a store: their headers are small and many."""
+    window = b""
+    window_start = 0
+
+    def read(offset: int, length: int) -> bytes:
+        nonlocal window, window_start
+        if offset < window_start or offset + length > window_start + len(window):
+            window = read_at(offset, max(length, _WINDOW_BYTES))
+            window_start = offset
+        begin = offset - window_start
+        return window[begin : begin + length]
+
+    return read
 
 
 def _headers(read_at: ReadAt, num_bytes: int, tar_name: str) -> Iterator[_Header]:
@@ -164,7 +171,7 @@ def _parse(block: bytes, offset: int, tar_name: str) -> tarfile.TarInfo:
 
 
 def _pax_values(data: bytes, offset: int, tar_name: str) -> dict[str, str]:
-    """Parse the records ``LENGTH KEY=VALUE\\n`` of an extended header; LENGTH counts the whole record."""
+    """Parse the records of an extended header: length of the whole record, key, value."""
     values: dict[str, str] = {}
     position = 0
     while position < len(data) and data[position]:
