@@ -96,6 +96,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     ),
     "lit_loader.engine": ("BadSample", "append_bad_samples"),
     "lit_loader.images": ("CacheSettings", "ImageReading"),
+    "lit_loader.inspection.shuffle_quality": ("ShuffleQuality", "shuffle_quality"),
     "lit_loader.inspection.statistics": ("DatasetStatistics", "statistics_of"),
     "lit_loader.inspection.statistics_plots": ("draw_sampling", "draw_statistics"),
     "lit_loader.inspection.statistics_sampling": ("BatchShape", "SamplingStatistics", "sampling_statistics"),

@@ -76,6 +76,8 @@ from lit_loader.engine import BadSample as BadSample
 from lit_loader.engine import append_bad_samples as append_bad_samples
 from lit_loader.images import CacheSettings as CacheSettings
 from lit_loader.images import ImageReading as ImageReading
+from lit_loader.inspection.shuffle_quality import ShuffleQuality as ShuffleQuality
+from lit_loader.inspection.shuffle_quality import shuffle_quality as shuffle_quality
 from lit_loader.inspection.statistics import DatasetStatistics as DatasetStatistics
 from lit_loader.inspection.statistics import statistics_of as statistics_of
 from lit_loader.inspection.statistics_plots import draw_sampling as draw_sampling

@@ -290,8 +290,8 @@ class BlockShuffleSamplerConfig(_BalancedSamplerConfig):
         repeat_thresh: Repeat images of rare classes as `RepeatFactorSamplerConfig` does instead, or None.
     """
 
-    open_shards: int = 16
-    block_size: int | None = 64
+    open_shards: int = 4
+    block_size: int | None = 256
     exponent: float = 0.0
     repeat_thresh: float | None = None
 

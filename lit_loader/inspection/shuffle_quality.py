@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -51,11 +52,7 @@ class ShuffleQuality:
 
 
 def shuffle_quality(
-    epochs: Sequence[npt.ArrayLike],
-    shards: npt.ArrayLike,
-    *,
-    batch_size: int,
-    labels: LabelSets | None = None,
+    epochs: Sequence[npt.ArrayLike], shards: npt.ArrayLike, *, batch_size: int, labels: LabelSets | None = None
 ) -> ShuffleQuality:
     """Return the quality of a sampler's shuffle, from its orders.
 
@@ -92,7 +89,7 @@ def shuffle_quality(
             )
             for epoch, order in enumerate(orders)
         ]
-    correlations = [_place_correlation(a, b) for a, b in zip(orders, orders[1:], strict=False)]
+    correlations = [_place_correlation(a, b) for a, b in pairwise(orders)]
     num_images = len(np.unique(orders[0]))
     return ShuffleQuality(
         same_shard=float(np.mean(same_shard)),

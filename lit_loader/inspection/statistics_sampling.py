@@ -26,7 +26,9 @@ from lit_loader.datamodules import (
     WeightedSamplerConfig,
     expected_class_mix,
 )
+from lit_loader.datamodules.request_report import epoch_requests
 from lit_loader.errors import SettingError
+from lit_loader.images import ImageReading
 from lit_loader.inspection.shuffle_quality import ShuffleQuality, shuffle_quality
 from lit_loader.samplers import OrderSampler
 from lit_loader.samplers.order import epoch_visits
@@ -152,6 +154,8 @@ class SamplerStatistics:
             over the epoch; None without images, or if sizes of images are unknown.
         shuffle: Quality of the shuffle with consecutive samples in a batch, or None for images that are not in shards,
             or batches of one.
+        requests: About how many requests to the store an image needs in an epoch that begins with an empty cache, or
+            None if the images are single files or objects, or on this host.
     """
 
     num_samples: int
@@ -162,6 +166,7 @@ class SamplerStatistics:
     num_unseen_in_all: int
     padding: Mapping[str, float | None]
     shuffle: ShuffleQuality | None = None
+    requests: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +233,7 @@ def sampling_statistics(
     *,
     batch: BatchShape | None = None,
     attribute: str | None = None,
+    reading: ImageReading | None = None,
     seed: int = 0,
     num_epochs: int = 3,
 ) -> SamplingStatistics:
@@ -240,6 +246,7 @@ def sampling_statistics(
         batchings: Batchings by override; by default each of `BATCHINGS` with its defaults.
         batch: Shape of a batch, by default `BatchShape`'s.
         attribute: Attribute whose values are counted, or None for the class.
+        reading: Reading of a packed set in a store, such as ``datamodule.reading``, to estimate its requests, or None.
         seed: Seed of the orders.
         num_epochs: Number of epochs that are drawn.
 
@@ -280,6 +287,7 @@ def sampling_statistics(
             class_mix=class_mix,
             padding=padding,
             shuffle=_shuffle(orders, table, labels, batch),
+            requests=None if reading is None else epoch_requests(table, sampler, reading),
         )
     return SamplingStatistics(
         class_names=table.labels_of(attribute)[1],
@@ -324,6 +332,7 @@ def _sampler_statistics(
     class_mix: _Floats | None,
     padding: Mapping[str, float | None],
     shuffle: ShuffleQuality | None,
+    requests: float | None,
 ) -> SamplerStatistics:
     """Return the statistics of a sampler.
 
@@ -334,6 +343,7 @@ def _sampler_statistics(
         class_mix: See `SamplerStatistics`.
         padding: See `SamplerStatistics`.
         shuffle: See `SamplerStatistics`.
+        requests: See `SamplerStatistics`.
     """
     # How often each image appears in each epoch.
     appearances = np.stack([np.bincount(order, minlength=sampler.num_indices) for order in orders])
@@ -347,6 +357,7 @@ def _sampler_statistics(
         num_unseen_in_all=int((appearances == 0).all(axis=0).sum()),
         padding=padding,
         shuffle=shuffle,
+        requests=requests,
     )
 
 

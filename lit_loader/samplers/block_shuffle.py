@@ -41,15 +41,16 @@ _NUM_CACHED_STEPS: Final = 2
 class BlockShuffleSampler(SizedSampler):
     """Every index once an epoch, or as often as its repeats say, in an order that needs few requests to a store.
 
-    A full shuffle of images in shards needs one request an image, or a cache for all shards. Here about
-    ``open_shards * mean size of a shard`` samples are mixed at a time, from blocks of ``block_size`` neighbours all
-    over the data set. Reading ahead gets each block by one request, so an image costs ``1 / block_size`` requests. A
-    cache for half of the mixed samples is enough. With ``open_shards`` of at least the number of shards the order is a
-    full shuffle.
+    A full shuffle of images in shards needs about one request an image, unless the cache holds most of the set. Here as
+    many samples as ``open_shards`` shards have are mixed at a time, from blocks of ``block_size`` neighbours all over
+    the data set, and reading ahead gets each block by a few requests. The cache needs half of the mixed samples. With
+    as many open shards as there are shards the order is a full shuffle.
 
-    Blocks instead of whole shards do not cost more cache: ``open_shards=16`` mixes 16 whole shards, or blocks of as
-    many images from hundreds of shards, which is much closer to a full shuffle. `lit_loader.shuffle_quality` measures
-    it.
+    Blocks instead of whole shards cost no more cache: with 250 images in a block and 4,500 in a shard,
+    ``open_shards=4`` mixes 72 parts of the data set instead of 4, which is much closer to a full shuffle;
+    `lit_loader.shuffle_quality` measures it. Neighbours share requests as long as the mixed samples, and at the ends of
+    an epoch half as many again, are needed within 2 GiB of images, or a quarter of ``cache_budget`` if the cache does
+    not hold the whole set.
 
     ``repeats`` balances classes without leaving the blocks: all visits of an image in an epoch are made while its
     block is open. The integer part of a repeat is the number of visits in every epoch, and the fractional part is the
@@ -88,8 +89,8 @@ class BlockShuffleSampler(SizedSampler):
         self,
         shards: Sequence[int] | npt.NDArray[Any] | torch.Tensor,
         *,
-        open_shards: int = 16,
-        block_size: int | None = 64,
+        open_shards: int = 4,
+        block_size: int | None = 256,
         repeats: Weights | None = None,
         seed: int | None = None,
     ) -> None:
@@ -108,8 +109,8 @@ class BlockShuffleSampler(SizedSampler):
         cls,
         sizes: Sequence[int] | npt.NDArray[Any],
         *,
-        open_shards: int = 16,
-        block_size: int | None = 64,
+        open_shards: int = 4,
+        block_size: int | None = 256,
         repeats: Weights | None = None,
         seed: int | None = None,
     ) -> BlockShuffleSampler:

@@ -48,6 +48,11 @@ class ImageStore(ABC):
 
     catalog: Catalog
 
+    @property
+    def settings(self) -> StorageSettings | None:
+        """Settings of the store, or None for images on this host and for copies of the store in other processes."""
+        return None
+
     @abstractmethod
     def read(self, path: str) -> bytes:
         """Return all bytes of an image.
@@ -215,6 +220,11 @@ class RemoteImages(ImageStore):
         self._client = None
         self._cache = CacheFile(self.folder, self.catalog)
         self._requests = _Requests(self.folder)
+
+    @property
+    def settings(self) -> StorageSettings | None:
+        """Settings of the store, or None in a copy in another process."""
+        return self._settings
 
     def start(self) -> None:
         """Connect this process to the fetch process of the host, which is started if there is none.

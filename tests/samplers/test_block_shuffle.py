@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_loader.samplers import BlockShuffleSampler, GroupedSampler
+from lit_loader.samplers import (
+    BlockShuffleSampler,
+    GroupedSampler,
+    MixedSourceSampler,
+    RandomSampler,
+    num_batches,
+    rank_batch,
+)
 from lit_loader.samplers.block_shuffle import _EpochSteps
 from tests.support.chi_square import assert_fits
 
@@ -76,9 +83,9 @@ def test_mean_visits_equal_expected_visits():
     repeats = [0.25, 1.0, 1.5, 2.75, 0.5] * 4
     sampler = BlockShuffleSampler(np.repeat([2, 0, 1, 5], 5), open_shards=2, block_size=3, repeats=repeats)
     np.testing.assert_allclose(sampler.expected_visits(), repeats)
-    orders = [sampler.order(seed=3, epoch=epoch)[:] for epoch in range(2000)]
+    orders = [sampler.order(seed=3, epoch=epoch)[:] for epoch in range(800)]
     counts = np.bincount(np.concatenate(orders), minlength=20)
-    np.testing.assert_allclose(counts / 2000, repeats, atol=4 * 0.5 / 2000**0.5)
+    np.testing.assert_allclose(counts / 800, repeats, atol=4 * 0.5 / 800**0.5)
 
 
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=12), **settings)
@@ -121,13 +128,13 @@ def test_half_of_the_open_samples_need_a_cache():
 @pytest.mark.parametrize("position", [0, 17, 59])
 def test_every_index_is_equally_likely_at_every_position(position):
     sampler = BlockShuffleSampler.from_sizes([12] * 5, open_shards=2, block_size=6)
-    drawn = [int(sampler.order(seed=seed, epoch=1)[position : position + 1][0]) for seed in range(3000)]
+    drawn = [int(sampler.order(seed=seed, epoch=1)[position : position + 1][0]) for seed in range(1500)]
     assert_fits(np.bincount(drawn, minlength=60), np.full(60, 1 / 60))
 
 
 def test_every_position_of_an_index_is_equally_likely():
     sampler = BlockShuffleSampler.from_sizes([4] * 6, open_shards=2, block_size=None)
-    places = [sampler.order(seed=seed, epoch=0)[:].tolist().index(7) for seed in range(3000)]
+    places = [sampler.order(seed=seed, epoch=0)[:].tolist().index(7) for seed in range(1500)]
     assert_fits(np.bincount(places, minlength=24), np.full(24, 1 / 24))
 
 
@@ -146,6 +153,23 @@ def test_as_many_open_shards_as_shards_are_a_full_shuffle():
     first_pairs = [tuple(sampler.order(seed=0, epoch=epoch)[:2].tolist()) for epoch in range(4000)]
     numbers = {pair: number for number, pair in enumerate((a, b) for a in range(5) for b in range(5) if a != b)}
     assert_fits(np.bincount([numbers[pair] for pair in first_pairs], minlength=20), np.full(20, 0.05))
+
+
+def test_mix_of_sources_keeps_the_blocks_of_each():
+    sources = [BlockShuffleSampler.from_sizes([30] * 8, open_shards=2, block_size=10), RandomSampler(60)]
+    indices = MixedSourceSampler(sources).order(seed=5, epoch=0)[:]
+    blocks = indices[indices < 240] // 10
+    assert sorted(indices[indices < 240].tolist()) == list(range(240))
+    assert open_blocks(blocks).max() <= sources[0].num_open_blocks == 6
+
+
+def test_ranks_take_parts_of_the_same_blocks():
+    sampler = BlockShuffleSampler.from_sizes([40] * 6, open_shards=2, block_size=8)
+    order = sampler.order(seed=0, epoch=3)
+    for batch in range(num_batches(len(order), batch_size=5, world_size=3, drop_last=True)):
+        cut = {"batch_size": 5, "world_size": 3, "drop_last": True}
+        parts = [rank_batch(order, batch, rank=rank, **cut).indices for rank in range(3)]
+        np.testing.assert_array_equal(np.concatenate(parts), order[batch * 15 : batch * 15 + 15])
 
 
 # -- refusals ----------------------------------------------------------------------------------------------

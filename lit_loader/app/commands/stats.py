@@ -23,7 +23,6 @@ from lit_loader.errors import SettingError
 from lit_loader.foundation.escaping import hydra_value, shell_command
 from lit_loader.foundation.files import new_file
 from lit_loader.inspection.page import Page
-from lit_loader.inspection.shuffle_quality import ShuffleQuality
 from lit_loader.inspection.statistics import AREA_LIMITS, MEASURES, DatasetStatistics, statistics_of
 from lit_loader.inspection.statistics_plots import ShownClasses, draw_sampling, draw_statistics, figure_bytes
 from lit_loader.inspection.statistics_sampling import (
@@ -240,9 +239,8 @@ def _sampling_tables(sampling: SamplingStatistics, train: str, arguments: argpar
         yield _Table(
             f"samplers of {train}: {sampling.num_images} {units}, {sampling.empty_share:.1%} empty", columns, rows
         )
-    shuffles = [(override, part.shuffle) for override, part in sampling.samplers.items() if part.shuffle is not None]
-    if shuffles:
-        yield _shuffle_table(shuffles, sampling.batch.batch_size)
+    if any(part.shuffle is not None for part in sampling.samplers.values()):
+        yield _shuffle_table(sampling)
     if len(set(_padding_shares(sampling))) > 1:
         yield _padding_table(sampling)
     if sampling.changed_mixes:
@@ -275,20 +273,24 @@ def _mix_table(sampling: SamplingStatistics, attribute: str | None) -> _Table:
     return _Table(title, ("class" if attribute is None else attribute, "annotated", *names), rows)
 
 
-def _shuffle_table(shuffles: Sequence[tuple[str, ShuffleQuality]], batch_size: int) -> _Table:
+def _shuffle_table(sampling: SamplingStatistics) -> _Table:
     """Return the measures of shuffles of images in shards, each with its value for a full shuffle in brackets."""
-    rows = [
-        (
-            override,
-            f"{shuffle.score:.3f}",
-            f"{shuffle.same_shard:.2%} ({shuffle.same_shard_shuffled:.2%})",
-            f"{shuffle.class_deviation:.2%} ({shuffle.class_deviation_shuffled:.2%})",
-            f"{shuffle.epoch_correlation:.3f} ({shuffle.epoch_correlation_shuffled:.3f})",
-        )
-        for override, shuffle in shuffles
-    ]
-    columns = ("override", "score", "pairs of a shard", "class deviation", "epoch correlation")
-    return _Table(f"quality of the shuffle, batches of {batch_size} (in brackets: full shuffle)", columns, rows)
+    rows = []
+    for override, part in sampling.samplers.items():
+        if (shuffle := part.shuffle) is not None:
+            row = [
+                override,
+                f"{shuffle.score:.3f}",
+                f"{shuffle.same_shard:.2%} ({shuffle.same_shard_shuffled:.2%})",
+                f"{shuffle.class_deviation:.2%} ({shuffle.class_deviation_shuffled:.2%})",
+                f"{shuffle.epoch_correlation:.3f} ({shuffle.epoch_correlation_shuffled:.3f})",
+            ]
+            rows.append([*row, *([] if part.requests is None else [f"{part.requests:.2g}"])])
+    columns = ["override", "score", "pairs of a shard", "class deviation", "epoch correlation"]
+    # Without a store the column would be empty.
+    columns += ["requests an image"] if len(rows[0]) > len(columns) else []
+    title = f"quality of the shuffle, batches of {sampling.batch.batch_size} (in brackets: full shuffle)"
+    return _Table(title, columns, rows)
 
 
 def _padding_shares(sampling: SamplingStatistics) -> list[str]:
