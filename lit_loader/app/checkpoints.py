@@ -67,10 +67,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
         self.failures.pop(key, None)
 
     def load_checkpoint(
-        self,
-        path: Any,
-        map_location: Any = lambda storage, location: storage,
-        weights_only: bool | None = None,
+        self, path: Any, map_location: Any = lambda storage, location: storage, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """Load a checkpoint on all ranks; those whose host has no such file, or another one, receive that of rank 0.
 

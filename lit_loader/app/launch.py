@@ -2,12 +2,12 @@
 
 NOTE [One run of many ranks]
     Hydra names a run's folder by the time, which differs between processes. So rank 0 chooses the name before Hydra
-    starts, and the others read it from the key-value store at ``MASTER_ADDR:MASTER_PORT``, through which they later find
-    each other for the process group. This needs no shared disk. torchrun's agent serves the store, or else rank 0 does
-    in its own process, where torch uses the same server again for the process group.
+    starts, and the others read it from the key-value store at ``MASTER_ADDR:MASTER_PORT``, where they later find each
+    other for the process group. This needs no shared disk. torchrun's agent serves the store, or else rank 0 does in
+    its own process, where torch uses the same server again for the process group.
 
-    Until there is a process group, a rank that ends with an error would leave the others waiting for half an hour. So it
-    writes its error into the store, and the others end with it.
+    Until there is a process group, a rank that ends with an error would leave the others waiting for half an hour. So
+    it writes its error into the store, and the others end with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ from lit_loader.app.composition import ConfigError
 from lit_loader.errors import LitLoaderError
 from lit_loader.foundation.escaping import printable
 
-__all__ = ["Launch", "check_trainer", "checkpoint_to_continue", "named_run", "read_launch", "report_failure", "wait_for_ranks"]
+__all__ = [
+    "Launch",
+    "check_trainer",
+    "checkpoint_to_continue",
+    "named_run",
+    "read_launch",
+    "report_failure",
+    "wait_for_ranks",
+]
 
 _RUN_VARIABLE: Final = "LIT_LOADER_RUN"
 _LOG_VARIABLE: Final = "LIT_LOADER_LOG_SUFFIX"
@@ -98,7 +106,7 @@ def read_launch(environ: Mapping[str, str]) -> Launch | None:
     if launch.num_hosts * launch.ranks_per_host != launch.world_size:
         raise ConfigError(
             f"{launch.launcher} started {launch.world_size} processes on {launch.num_hosts} hosts, "
-            f"{launch.ranks_per_host} of them on {socket.gethostname()}; expected the same number on each host: {remedy}"
+            f"{launch.ranks_per_host} of them on {socket.gethostname()}; expected as many on each host: {remedy}"
         )
     return launch
 
@@ -113,7 +121,7 @@ def _check_task(environ: Mapping[str, str]) -> None:
     # The shell of a batch script has the variables of task 0.
     if "SLURM_STEP_ID" not in environ:
         raise ConfigError(
-            f"SLURM_NTASKS={num_tasks}, but this process is not a task of srun and would wait for the other ones; write "
+            f"SLURM_NTASKS={num_tasks}, but this process is no task of srun and would wait for the other ones; write "
             "`srun lit-loader ...` in the batch script, or request --ntasks=1"
         )
     if "SLURM_NTASKS_PER_NODE" not in environ:
@@ -162,8 +170,7 @@ def check_trainer(launch: Launch | None, settings: Mapping[str, Any], environ: M
         if num_hosts > 1 and not any(name in environ for name in _OTHER_LAUNCHERS):
             raise ConfigError(
                 f"trainer.num_nodes={num_hosts}, but no launcher started this process, so it would wait for the other "
-                "hosts; start it with torchrun or srun on each host (docs/hosts.md), or choose trainer=ddp for the GPUs "
-                "of one host"
+                "hosts; start it with torchrun or srun on each host (docs/hosts.md), or choose trainer=ddp for one host"
             )
         return
     # Other spellings of devices, such as "auto" and [0, 1], are compared after Lightning has counted them.

@@ -193,8 +193,8 @@ def _check_sweep() -> None:
     launch = read_launch(os.environ)
     if launch is not None and launch.world_size > 1 and "SUBMITIT_EXECUTOR" not in os.environ:
         raise ConfigError(
-            f"a sweep (-m) in {launch.world_size} ranks of {launch.launcher}: each of them would run all jobs; start one "
-            "command for each job, or start the sweep without a launcher and pass hydra/launcher=submitit_slurm"
+            f"a sweep (-m) in {launch.world_size} ranks of {launch.launcher}: each of them would run all jobs; start "
+            "one command for each job, or start the sweep without a launcher and pass hydra/launcher=submitit_slurm"
         )
 
 
