@@ -17,6 +17,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -45,6 +46,9 @@ _NAME_TIMEOUT: Final = timedelta(minutes=10)
 # A process group waits as long for a missing rank.
 _READY_TIMEOUT_S: Final = 30 * 60
 _MAX_MESSAGE: Final = 2000  # characters of the error of another rank
+
+# Whether other ranks may be waiting for this one in `wait_for_ranks`.
+_is_awaited: ContextVar[bool] = ContextVar("is_awaited", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +206,7 @@ def named_run(launch: Launch | None) -> Iterator[None]:
         variables[_LOG_VARIABLE] = f"_rank{launch.rank}"
     previous = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
+    _is_awaited.set(launch.world_size > 1)
     try:
         yield
     finally:
@@ -224,8 +229,9 @@ def _shared_name(launch: Launch, store: Any) -> str:
 
 
 def report_failure(launch: Launch | None, message: str) -> None:
-    """Tell the other ranks why this one ends, so that they do not wait for it."""
-    if launch is None or launch.world_size == 1:
+    """Tell ranks that wait in `wait_for_ranks` why this one ends; in a process group they notice it without this."""
+    # The host of the store may be the one that died, and connecting to it would take a while.
+    if launch is None or not _is_awaited.get():
         return
     text = f"rank {launch.rank} on {socket.gethostname()} ended: {message[:_MAX_MESSAGE]}"
     try:
@@ -261,6 +267,7 @@ def wait_for_ranks(launch: Launch) -> None:
                 )
             time.sleep(0.1)
             num_ready = store.add("ready", 0)
+        _is_awaited.set(False)
     except RuntimeError as error:
         raise _lost_store(launch, error) from error
 
