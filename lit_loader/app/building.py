@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ from torch.nn.parameter import is_lazy
 from lit_loader.app.composition import ConfigError, validate
 from lit_loader.app.composition.hints import shipped_targets
 from lit_loader.app.composition.stored_overrides import check_checkpoint
+from lit_loader.app.joining import join_ranks
+from lit_loader.app.launch import check_trainer, read_launch
 from lit_loader.app.running import config_errors, setting_override
 from lit_loader.app.secrets import masked
 from lit_loader.callbacks import DataMonitor
@@ -91,7 +94,7 @@ def build_run(
 
     Raises:
         ConfigError: If a setting is refused.
-        LitLoaderError: If the data cannot be used.
+        LitLoaderError: If the data cannot be used, or another rank has failed.
     """
     with config_errors(cfg):
         models = {name: locate(target) for name, target in shipped_targets("model").items()}
@@ -108,6 +111,8 @@ def build_run(
         raise ConfigError(
             f"trainer.accelerator={accelerator}: torch finds none here; choose trainer=cpu, or install torch for it"
         )
+    launch = read_launch(os.environ)
+    check_trainer(launch, cfg.trainer, os.environ)
     _set_process(cfg)
     with config_errors(cfg):
         # `_convert_` makes plain lists and dicts of the config's: constructors check types, and workers pickle them.
@@ -127,6 +132,9 @@ def build_run(
         model = _build_model(cfg, names)
         trainer = _build_trainer(cfg, model, callbacks)
     run = Run(cfg=cfg, folder=Path(cfg.paths.output_dir), datamodule=datamodule, model=model, trainer=trainer)
+    if launch is not None and launch.world_size > 1:
+        for line in join_ranks(launch, trainer, datamodule, run.folder):
+            console().print(line, soft_wrap=True, highlight=False)
     _log_hyperparameters(run)
     return run
 

@@ -1,9 +1,11 @@
-"""Checkpoint files that survive a crash or a full disk."""
+"""Checkpoint files that survive a crash or a full disk, and reach hosts that do not share a disk."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
+import hashlib
 import io
 import logging
 import os
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch import Trainer
 
@@ -19,6 +22,9 @@ from lit_loader.foundation.files import new_file
 __all__ = ["DurableCheckpointIO", "use_durable_checkpoints"]
 
 _log = logging.getLogger(__name__)
+
+# The end of a checkpoint, a zip file, is a directory with a checksum of each tensor.
+_END_BYTES = 1 << 16
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
@@ -31,7 +37,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
     NOTE Lightning's plugin (2.6 with fsspec 2026.9) writes to the temporary folder and moves the file. Between two
     file systems, the move copies into the checkpoint itself, which is empty or half written until the copy ends.
 
-    Runs in: the main process of rank 0.
+    Runs in: the main process of each rank; only rank 0 saves.
 
     Attributes:
         failures: The reason of the last failed save, by path; a successful save removes it.
@@ -60,6 +66,33 @@ class DurableCheckpointIO(TorchCheckpointIO):
             return
         self.failures.pop(key, None)
 
+    def load_checkpoint(
+        self, path: Any, map_location: Any = lambda storage, location: storage, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Load a checkpoint on all ranks; those whose host has no such file, or another one, receive that of rank 0.
+
+        A collective call. Each of these ranks needs memory for the file.
+
+        Raises:
+            FileNotFoundError: If rank 0 has no such file.
+        """
+        is_alone = not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
+        if is_alone or "://" in str(path):
+            return super().load_checkpoint(path, map_location, weights_only)
+        identities: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(identities, _file_identity(Path(path)))
+        if identities[0] is None:
+            raise FileNotFoundError(errno.ENOENT, "rank 0 has no checkpoint of this name", str(path))
+        if len(set(identities)) == 1:
+            return super().load_checkpoint(path, map_location, weights_only)
+        content = [Path(path).read_bytes() if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(content, src=0)
+        if identities[dist.get_rank()] == identities[0]:
+            return super().load_checkpoint(path, map_location, weights_only)
+        # Not written to this host's disk, where the folder may belong to another run.
+        checkpoint: dict[str, Any] = torch.load(io.BytesIO(content[0]), map_location, weights_only=weights_only)
+        return checkpoint
+
 
 def use_durable_checkpoints(trainer: Trainer) -> DurableCheckpointIO | None:
     """Give a trainer `DurableCheckpointIO` instead of Lightning's default plugin.
@@ -72,6 +105,17 @@ def use_durable_checkpoints(trainer: Trainer) -> DurableCheckpointIO | None:
     plugin = DurableCheckpointIO()
     trainer.strategy.checkpoint_io = plugin
     return plugin
+
+
+def _file_identity(path: Path) -> tuple[int, str] | None:
+    """Return the size of a file and a hash of its end, or None if it does not exist."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _END_BYTES))
+            return size, hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return None
 
 
 def _replace_file(path: Path, content: memoryview) -> None:

@@ -26,6 +26,7 @@ from lit_loader.app.composition import ConfigError, run_with_hints, worker_overr
 from lit_loader.app.composition.checks import accepted
 from lit_loader.app.composition.hints import explain
 from lit_loader.app.composition.stored_overrides import checkpoint_of, override_value, replay_overrides
+from lit_loader.app.launch import named_run, read_launch, report_failure
 from lit_loader.app.log import logged_run
 from lit_loader.app.secrets import hide_in_run_folder
 from lit_loader.errors import LitLoaderError, SettingText, as_argument, message_of
@@ -40,16 +41,19 @@ _RANK_VARIABLES = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "WOR
 _job_started: ContextVar[bool] = ContextVar("job_started", default=False)
 
 
-def run(main: Callable[[], Any], words: Sequence[str] | None = None, *, command: str = "train") -> None:
+def run(
+    main: Callable[[], Any], words: Sequence[str] | None = None, *, command: str = "train", runs_job: bool = True
+) -> None:
     """Run a ``@hydra.main`` function as a program; a mistake ends it with one line and exit code 1.
 
     ``ckpt_path=FILE`` of a run replays the overrides of that run, see `replay_overrides`. The config may name modules
-    in the current folder.
+    in the current folder. All ranks of torchrun or srun have the same run folder, see `named_run`.
 
     Args:
         main: The function. Its file must call it when started as a script, since Lightning starts further ranks so.
         words: The command line without the program, or None for the command line of this process.
         command: ``"train"``, ``"eval"`` or ``"predict"``; its stage decides which transforms of a run are replayed.
+        runs_job: False if the command only shows its config, so that ranks need not agree on anything.
     """
     original_argv = list(sys.argv)
     original_path = list(sys.path)
@@ -77,8 +81,20 @@ def run(main: Callable[[], Any], words: Sequence[str] | None = None, *, command:
                 f"{error}: the run's folder cannot be created; choose another place with paths.log_dir=FOLDER"
             ) from error
 
+    def main_on_ranks() -> None:
+        launch = read_launch(os.environ) if runs_job else None
+        with named_run(launch):
+            if launch is not None and launch.rank > 0:
+                # Rank 0 writes the config; several hosts would write the same file of a shared disk.
+                sys.argv.append("hydra.output_subdir=null")
+            try:
+                main_with_replayed_overrides()
+            except Exception as error:
+                report_failure(launch, explain(error))
+                raise
+
     try:
-        run_with_hints(main_with_replayed_overrides)
+        run_with_hints(main_on_ranks)
     finally:
         sys.argv = original_argv
         sys.path[:] = original_path
@@ -97,7 +113,7 @@ def show(config_name: str, words: Sequence[str]) -> None:
     def main(cfg: DictConfig) -> None:
         raise AssertionError(f"{words} run a job")
 
-    run(main, words, command=config_name)
+    run(main, words, command=config_name, runs_job=False)
 
 
 def in_place(words: Sequence[str]) -> list[str]:
@@ -126,6 +142,7 @@ def one_job(cfg: DictConfig) -> Iterator[None]:
         cfg: The config of the job; its credentials are masked in the files that Hydra has written.
 
     Raises:
+        ConfigError: If several ranks would each run the whole sweep.
         SystemExit: With code 143 after SIGTERM, and 130 after Ctrl-C.
     """
     # Importing torch takes seconds, which --help and --cfg should not wait for.
@@ -135,6 +152,8 @@ def one_job(cfg: DictConfig) -> Iterator[None]:
     _job_started.set(True)
     hide_in_run_folder(cfg)
     in_sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+    if in_sweep:
+        _check_sweep()
     original_argv = list(sys.argv)
     variables = {name: os.environ.get(name) for name in _RANK_VARIABLES}
     had_group = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -168,6 +187,20 @@ def one_job(cfg: DictConfig) -> Iterator[None]:
         for name, value in variables.items():
             if value is None:
                 os.environ.pop(name, None)
+
+
+def _check_sweep() -> None:
+    """Refuse a sweep that every rank of a launcher would run; tasks of submitit run one job of a sweep together.
+
+    Raises:
+        ConfigError: If torchrun or srun started several ranks for a sweep.
+    """
+    launch = read_launch(os.environ)
+    if launch is not None and launch.world_size > 1 and "SUBMITIT_EXECUTOR" not in os.environ:
+        raise ConfigError(
+            f"a sweep (-m) in {launch.world_size} ranks of {launch.launcher}: each of them would run all jobs; start "
+            "one command for each job, or start the sweep without a launcher and pass hydra/launcher=submitit_slurm"
+        )
 
 
 def _job_words() -> list[str]:

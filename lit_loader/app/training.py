@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ from omegaconf import DictConfig
 from lit_loader.app.building import Run, build_run, checkpoint_path, console, loading, read_checkpoint
 from lit_loader.app.checkpoints import use_durable_checkpoints
 from lit_loader.app.composition import ConfigError
+from lit_loader.app.launch import checkpoint_to_continue
 from lit_loader.app.report import print_report
 from lit_loader.app.results import BestValidation, plain_scores, scores_of_sets, write_results
 from lit_loader.app.run_folder import RunPage, commands, last_checkpoint, secret_overrides
@@ -54,9 +56,13 @@ def train(cfg: DictConfig) -> float | None:
         if path is not None and fits:
             read_checkpoint(path, resumes=True)
         _check_resume_folder(cfg, path if fits else None)
+        if fits:
+            path = checkpoint_to_continue(Path(cfg.paths.output_dir), os.environ) or path
         validation = BestValidation()
         callbacks = (validation, _ShortRunLogging()) if fits else ()
         run = build_run(cfg, checkpoint=None if fits else path, callbacks=callbacks)
+        # Without a shared disk only rank 0 has the last checkpoint of the run.
+        path = run.trainer.strategy.broadcast(path)
         page = RunPage(run, validation, checkpoint=path if fits else None)
         with _described(page):
             metrics: dict[str, float] = {}
@@ -245,6 +251,8 @@ def test(run: Run, path: str | None) -> str:
         # The best checkpoint may be missing: if the disk was full at each save, only its path was recorded.
         if path is None or ("://" not in path and not Path(path).exists()):
             path = last_checkpoint(run)
+    # Without a shared disk only rank 0 has the file.
+    path = run.trainer.strategy.broadcast(path)
     with loading(run.cfg), disk_errors(run):
         run.trainer.test(run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, verbose=False)
     return f"checkpoint {path}" if path else "the last weights, since the run has no checkpoint"
