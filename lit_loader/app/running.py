@@ -27,6 +27,7 @@ from lit_loader.app.composition.checks import accepted
 from lit_loader.app.composition.hints import explain
 from lit_loader.app.composition.stored_overrides import checkpoint_of, override_value, replay_overrides
 from lit_loader.app.log import logged_run
+from lit_loader.app.sweep import print_unfinished_sweep
 from lit_loader.errors import LitLoaderError, SettingText, as_argument, message_of
 from lit_loader.foundation.escaping import has_hydra_keys, hydra_value, quote_for_hydra
 from lit_loader.foundation.signatures import signature_of
@@ -79,6 +80,7 @@ def run(main: Callable[[], Any], words: Sequence[str] | None = None, *, command:
     try:
         run_with_hints(main_with_replayed_overrides)
     finally:
+        print_unfinished_sweep()
         sys.argv = original_argv
         sys.path[:] = original_path
 
