@@ -35,7 +35,7 @@ from lit_loader.foundation.files import new_file
 from lit_loader.recipes import Task
 from lit_loader.recipes.metrics import Report
 
-__all__ = ["RunPage", "commands", "git_commit", "last_checkpoint", "secret_overrides"]
+__all__ = ["RunPage", "commands", "git_commit", "last_checkpoint", "masked_override", "secret_overrides"]
 
 _log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ def commands(run: Run, checkpoints: tuple[str, str], *, relative: bool) -> dict[
     def words(program: Sequence[str], checkpoint: str) -> str:
         # Hydra parses a path as an override's value.
         path = checkpoint if re.fullmatch(r"[\w./-]+", checkpoint, re.ASCII) else quote_for_hydra(checkpoint)
-        repeated = [word for word in overrides_to_repeat(_overrides(), checkpoint) if _masked(word) == word]
+        repeated = [word for word in overrides_to_repeat(_overrides(), checkpoint) if masked_override(word) == word]
         return shell_command([*program, f"ckpt_path={path}", *repeated])
 
     return {
@@ -210,7 +210,7 @@ def commands(run: Run, checkpoints: tuple[str, str], *, relative: bool) -> dict[
 def secret_overrides(checkpoint: str) -> list[str]:
     """Return the overrides that `commands` leave out and a user has to add, with their secrets masked."""
     words = overrides_to_repeat(_overrides(), checkpoint)
-    return [_masked(word) for word in words if _masked(word) != word]
+    return [masked_override(word) for word in words if masked_override(word) != word]
 
 
 def _program() -> list[str]:
@@ -280,7 +280,7 @@ def _experiment() -> str | None:
     return choices.get("experiment")
 
 
-def _masked(word: str) -> str:
+def masked_override(word: str) -> str:
     """Return an override without passwords: ``***`` replaces a value with a secret key, and the login of an address."""
     key, _, value = word.partition("=")
     try:
@@ -340,7 +340,7 @@ def _command_lines(run: Run, checkpoints: tuple[str, str] | None) -> Iterator[st
         folders, name = _own_configs()
         yield "The command of this run:"
         yield ""
-        yield from _code([shell_command([*_program(), *folders, *name, *map(_masked, _overrides())])])
+        yield from _code([shell_command([*_program(), *folders, *name, *map(masked_override, _overrides())])])
 
 
 def _code(lines: Iterable[str]) -> Iterator[str]:

@@ -29,6 +29,7 @@ from lit_loader.app.composition.stored_overrides import checkpoint_of, override_
 from lit_loader.app.launch import named_run, read_launch, report_failure
 from lit_loader.app.log import logged_run
 from lit_loader.app.secrets import hide_in_run_folder
+from lit_loader.app.sweep import print_unfinished_sweep
 from lit_loader.errors import LitLoaderError, SettingText, as_argument, message_of
 from lit_loader.foundation.escaping import has_hydra_keys, hydra_value, quote_for_hydra
 from lit_loader.foundation.signatures import signature_of
@@ -96,6 +97,7 @@ def run(
     try:
         run_with_hints(main_on_ranks)
     finally:
+        print_unfinished_sweep()
         sys.argv = original_argv
         sys.path[:] = original_path
 

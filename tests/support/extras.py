@@ -13,9 +13,11 @@ PACKAGES = {
     "dev": ["jsonargparse", "scipy"],
     "fast": ["simplejpeg"],
     "hydra": ["hydra", "omegaconf"],
+    "joblib": ["hydra_plugins.hydra_joblib_launcher"],
     "optuna": ["hydra_plugins.hydra_optuna_sweeper"],
     "plot": ["matplotlib"],
     "recipes": ["faster_coco_eval"],  # torchmetrics comes with lightning
+    "submitit": ["hydra_plugins.hydra_submitit_launcher"],
     "tensorboard": ["tensorboard"],
     "timm": ["safetensors", "timm"],
     "wandb": ["wandb"],

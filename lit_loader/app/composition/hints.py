@@ -29,11 +29,15 @@ SHIPPED = Path(__file__).parents[2] / "conf"  # in a wheel a folder, in an edita
 # The extra of lit-loader that installs a module, by the name in an error.
 _EXTRAS = {
     "faster_coco_eval": "recipes",
+    "joblib": "joblib",
     "matplotlib": "plot",
     "obstore": "storage",
     "optuna": "optuna",
     "rfdetr": "rfdetr",
     "safetensors": "timm",
+    "submitit": "submitit",
+    "submitit_local": "submitit",
+    "submitit_slurm": "submitit",
     "tensorboard": "tensorboard",
     "timm": "timm",
     "torchmetrics": "recipes",
