@@ -27,7 +27,7 @@ import numpy as np
 from lit_loader.errors import CacheError, LitLoaderError, SettingError
 from lit_loader.storage.cache_file import CacheWriter
 from lit_loader.storage.catalog import Catalog
-from lit_loader.storage.fetching import Fetcher, Neighbours
+from lit_loader.storage.fetching import Fetcher, Neighbours, request_distances
 from lit_loader.storage.protocol import (
     EXIT_FAILED,
     EXIT_LOCKED,
@@ -47,7 +47,6 @@ __all__ = ["FetchProcess"]
 _GRACE_S: Final = 10.0
 _TICK_S: Final = 0.5
 _MAX_IN_FLIGHT_BYTES: Final = 512 << 20
-_HORIZON_BYTES: Final = 2 << 30  # neighbours that are needed within this many bytes of the order share a request
 _MAX_TRIES: Final = 5
 _RETRY_S: Final = 0.5
 
@@ -74,11 +73,9 @@ class FetchProcess:
         self._cache = CacheWriter(folder, catalog, budget)
         self._schedule = Schedule(self._cache)
         self._neighbours = Neighbours(catalog)
-        self._reach = settings.window
-        self._horizon = self._neighbour_horizon()
-        if self._neighbours.exist:
-            # Images of a new block are needed in any order, so its requests have to begin before its first sample.
-            self._reach = max(settings.window, self._horizon // 4)
+        self._reach, self._horizon = request_distances(
+            self._neighbours, self._cache.sizes, self._cache.budget, settings.window
+        )
         self._fetcher = Fetcher(settings, self._cache)
         self._num_jobs = 0
         self._in_flight_bytes = 0
@@ -122,14 +119,6 @@ class FetchProcess:
     def stop(self) -> None:
         """End `run` at the next opportunity; called by a signal."""
         self._is_stopped = True
-
-    def _neighbour_horizon(self) -> int:
-        """Return how many samples ahead the neighbours of an image may be needed to share its request."""
-        num_bytes = _HORIZON_BYTES
-        if self._cache.budget < int(self._cache.sizes.sum()):
-            # Images that are fetched early take the place of images that could stay.
-            num_bytes = min(num_bytes, self._cache.budget // 2)
-        return num_bytes // max(1, int(self._cache.sizes.mean()))
 
     def _listen(self, name: str, kind: socket.SocketKind) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, kind)

@@ -24,18 +24,40 @@ from lit_loader.storage.cache_file import CacheWriter
 from lit_loader.storage.catalog import Catalog
 from lit_loader.storage.object_store import open_store, storage_error
 from lit_loader.storage.settings import StorageSettings, hide_secrets
+from lit_loader.types import IndexArray
 
-__all__ = ["Fetcher", "Job", "Neighbours", "REQUEST_BYTES"]
+__all__ = ["Fetcher", "Job", "Neighbours", "REQUEST_BYTES", "request_distances"]
 
 REQUEST_BYTES: Final = 4 << 20
 """Images of one object share a request within a range of about this size."""
 
+_HORIZON_BYTES: Final = 2 << 30  # neighbours that are needed within this many bytes of the order share a request
 _MAX_GAP: Final = 4096  # bytes between two images of a request: headers and padding of a tar file, but no image
 _MAX_RETRIES: Final = "30"  # 14 s in the median of the random waits
 _MAX_DENIED: Final = 6  # requests with credentials that the store refuses, while a file gives new ones
 _DENIED_S: Final = 2.0
 _MIN_FINISHED: Final = 16
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def request_distances(neighbours: Neighbours, sizes: IndexArray, budget: int, window: int) -> tuple[int, int]:
+    """Return how many samples ahead an image is fetched, and how many ahead its neighbours may be to share the request.
+
+    Args:
+        neighbours: Images that are near each other.
+        sizes: Bytes of each image on the disk, int64 ``(num_images,)``.
+        budget: Largest number of bytes of the cache.
+        window: Number of samples that are kept ahead.
+    """
+    if not neighbours.exist:
+        return window, window
+    num_bytes = _HORIZON_BYTES
+    if budget < int(sizes.sum()):
+        # Images that are fetched early take the place of images that could stay.
+        num_bytes = min(num_bytes, budget // 2)
+    horizon = num_bytes // max(1, int(sizes.mean()))
+    # Images of a new block are needed in any order, so its requests have to begin before its first sample.
+    return max(window, horizon // 4), horizon
 
 
 class Neighbours:

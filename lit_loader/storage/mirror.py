@@ -231,8 +231,9 @@ def _refresh(settings: StorageSettings, place: Path, is_image: Callable[[str], b
     images = _image_mask(listing, is_image)
     _check_budget(settings, listing.select(np.flatnonzero(~images)))
     unchanged, states = _unchanged_rows(place, listing)
-    # From here to the end the files may fit neither listing; without states no file counts as filled.
-    (place / "headers").unlink(missing_ok=True)
+    # From here to the end the files fit neither listing. After an interruption, the next refresh updates all of them.
+    for name in ("listing.arrow", "headers"):
+        (place / name).unlink(missing_ok=True)
     changed_files = np.flatnonzero(~unchanged & ~images)
     if len(changed_files):
         _fetch("download", settings, place, listing.select(changed_files), progress)
@@ -367,7 +368,11 @@ def _write_states(place: Path, states: _States) -> None:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    state = path.stat()
+    try:
+        state = path.stat()
+    # An update was broken off.
+    except FileNotFoundError:
+        return 0, 0
     return state.st_ino, state.st_mtime_ns
 
 

@@ -33,6 +33,7 @@ _PUBLIC_OPTIONS: Final = {
     *("use_azure_cli", "use_fabric_endpoint", "disable_tagging", "allow_http", "allow_invalid_certificates"),
     *("connect_timeout", "read_timeout", "timeout", "pool_idle_timeout", "pool_max_idle_per_host", "http1_only"),
     *("http2_only", "randomize_addresses", "max_retries", "retry_timeout", "server_side_encryption", "role_arn"),
+    "credentials_file",
 }
 _MIN_SECRET: Final = 3
 
@@ -147,7 +148,7 @@ def storage_settings(
         remedy = "give credentials by the store's environment variables or by `storage`"
         raise SettingError(argument, shown, "must not contain a login, a query or a fragment", remedy)
     values = {str(name): value for name, value in storage.items() if value is not None}
-    limits = {name: values.pop(name) for name in _LIMITS if name in values}
+    limits: dict[str, Any] = {name: values.pop(name) for name in _LIMITS if name in values}
     for name in ("window", "num_connections"):
         number = limits.get(name, 1)
         if type(number) is not int or not 1 <= number <= 1 << 20:

@@ -21,7 +21,7 @@ from tests.support.stored_sets import catalog_of, draw_images, remote_set, table
 
 
 class CountingImages(LocalImages):
-    """Local files that count reads, of which some are not on this host yet."""
+    """Local files that record reads; some files count as absent from this host."""
 
     def __init__(self, catalog, absent=()):
         super().__init__(catalog)
@@ -144,17 +144,17 @@ def test_root_above_the_store_has_the_slots_of_its_part(tmp_path, store, names):
 
 
 def test_decoded_cache_reads_the_store_in_order_and_then_no_more(tmp_path, store, names):
-    told = []
+    calls = []
 
     class Stream:
         def begin(self, blocks):
-            told.append([slot for block in blocks for slot in block.tolist()])
+            calls.append([slot for block in blocks for slot in block.tolist()])
 
         def delivered(self, total):
-            told.append(total)
+            calls.append(total)
 
         def close(self):
-            told.append("closed")
+            calls.append("closed")
 
     store.open_stream = Stream
     settings = CacheSettings(cache_dir=tmp_path / "cache", progress=False)
@@ -162,8 +162,8 @@ def test_decoded_cache_reads_the_store_in_order_and_then_no_more(tmp_path, store
     for name in names:
         (tmp_path / "elsewhere" / name).touch()
     dataset = remote_set(store, tmp_path / "elsewhere", names, cache=settings)
-    assert told[0] == list(range(6))
-    assert told[-1] == "closed"
+    assert calls[0] == list(range(6))
+    assert calls[-1] == "closed"
     assert sorted(store.reads) == names
     assert dataset.stored_samples() == []
     assert int(dataset[5][0][0, 0, 0]) == 5

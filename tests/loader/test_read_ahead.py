@@ -1,4 +1,4 @@
-"""Guarantee: stores are told the samples of a rank in the order in which the loader delivers them."""
+"""Guarantee: a store receives the samples of a rank in the order in which the loader delivers them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_store_is_told_the_order_of_each_rank(name, drop_last):
         epochs = [delivered(loader) for _ in range(3)]
         samples = list(chain.from_iterable(epochs))
         stream = dataset.store.streams[-1]
-        # The epoch after the last one is told as well.
+        # The epoch after the last one is in the stream as well.
         assert stream.slots[: len(samples)] == slots_of(samples)
         assert stream.num_delivered == len(samples)
         assert dataset.store.num_begun == 1

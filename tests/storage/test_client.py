@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from lit_loader.errors import CacheError, ImageError, StorageError
-from lit_loader.storage import client, images
+from lit_loader.storage import fetch_link, images
 from lit_loader.storage.protocol import MessageKind, Messages, socket_address
 from tests.support.stored_sets import closing_store, draw_images, fetch_pids, remote_images
 
@@ -259,7 +259,7 @@ def test_lost_connection_is_replayed_from_the_first_block_that_was_not_delivered
 
 
 def test_slots_are_computed_only_as_far_ahead_as_needed(folder, listener, monkeypatch):
-    monkeypatch.setattr(client, "MAX_AHEAD", 10)
+    monkeypatch.setattr(fetch_link, "MAX_AHEAD", 10)
     computed = []
 
     def blocks():

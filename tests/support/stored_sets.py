@@ -23,7 +23,7 @@ from tests.support.any_table import small_table
 
 
 def catalog_of(folder: Path, names: list[str], *, root: str | None = None) -> Catalog:
-    """Return the catalog of files, each of which is an object."""
+    """Return the catalog of files, with an object for each file."""
     return Catalog(
         root=folder.as_uri() if root is None else root,
         objects=names,

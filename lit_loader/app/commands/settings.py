@@ -66,6 +66,8 @@ def as_option(name: str, value: Any) -> str:
     owner, _, problem = name.partition(".")
     if owner == "policy":
         return f"--policy {problem}=ACTION"
+    if owner == "storage":
+        return f"--storage {problem}=VALUE"
     if name == "class_names":
         return "--class-names NAME,NAME"
     if name == "layout":
