@@ -71,11 +71,11 @@ class FetchProcess:
         if not (budget is None or (isinstance(budget, int) and budget >= 0)):
             raise CacheError(f"expected cache_budget as a number of bytes, got {budget!r}")
         self._cache = CacheWriter(folder, catalog, budget)
-        self._schedule = Schedule(self._cache)
         self._neighbours = Neighbours(catalog)
         self._reach, self._horizon = request_distances(
             self._neighbours, self._cache.sizes, self._cache.budget, settings.window
         )
+        self._schedule = Schedule(self._cache)
         self._fetcher = Fetcher(settings, self._cache)
         self._num_jobs = 0
         self._in_flight_bytes = 0
@@ -206,7 +206,7 @@ class FetchProcess:
                 self._requests.append(slot)
 
     def _start_jobs(self) -> None:
-        """Start jobs of waiting readers, then those of the streams, nearest first."""
+        """Start requests of readers, then of the streams."""
         while self._requests:
             slot = self._requests[0]
             if self._cache.state(slot) == State.ABSENT:
