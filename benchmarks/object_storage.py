@@ -42,7 +42,7 @@ from lit_loader.samplers import BlockShuffleSampler, OrderSampler, RandomSampler
 from lit_loader.storage.catalog import Catalog
 from lit_loader.transforms import classification_transforms
 from tests.support.object_server import ObjectServer
-from tests.support.remote_sets import end_fetch_processes, fetch_processes, packed_catalog, raw_catalog, remote_reading
+from tests.support.remote_sets import end_stores, fetch_processes, packed_catalog, raw_catalog, remote_reading
 
 BATCH_SIZE: Final = 32
 SIDE: Final = 224
@@ -148,9 +148,7 @@ class Bench:
             folder = cache or Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.scratch)))
             reading = remote_reading(self.server, stored.table, stored.catalog, folder, **settings)
             # It would live for some seconds, beside the next contender.
-            stack.callback(end_fetch_processes)
-            for store in reading.stores.values():
-                stack.callback(store.close)
+            stack.callback(end_stores)
             yield stack.enter_context(self._loader(reading, stored.sampler))
 
     def _loader(self, reading: ImageReading, sampler: OrderSampler) -> DataLoader[Any]:

@@ -1,7 +1,7 @@
 """Process that reads stored images ahead of need: ``python -m lit_loader.storage.fetch_process FOLDER``.
 
 NOTE [Life of a fetch process]
-    The settings, with credentials, arrive as JSON on standard input, because command lines and environments can be
+    The settings, with credentials, arrive as a line of JSON on standard input, because command lines and environments can be
     read by others. The process that gets the lock of the folder serves all training processes of the host that use
     the cache. It ends some seconds after the last one has closed its connection, or when the folder is deleted.
 """
@@ -71,11 +71,11 @@ class FetchProcess:
         if not (budget is None or (isinstance(budget, int) and budget >= 0)):
             raise CacheError(f"expected cache_budget as a number of bytes, got {budget!r}")
         self._cache = CacheWriter(folder, catalog, budget)
-        self._schedule = Schedule(self._cache)
         self._neighbours = Neighbours(catalog)
         self._reach, self._horizon = request_distances(
             self._neighbours, self._cache.sizes, self._cache.budget, settings.window
         )
+        self._schedule = Schedule(self._cache)
         self._fetcher = Fetcher(settings, self._cache)
         self._num_jobs = 0
         self._in_flight_bytes = 0
@@ -206,7 +206,7 @@ class FetchProcess:
                 self._requests.append(slot)
 
     def _start_jobs(self) -> None:
-        """Start jobs of waiting readers, then those of the streams, nearest first."""
+        """Start requests of readers, then of the streams."""
         while self._requests:
             slot = self._requests[0]
             if self._cache.state(slot) == State.ABSENT:
@@ -288,7 +288,7 @@ class FetchProcess:
 
 def _main(folder: Path) -> int:
     os.umask(0o077)
-    settings = StorageSettings.from_json(json.loads(sys.stdin.buffer.read()))
+    settings = StorageSettings.from_json(json.loads(sys.stdin.buffer.readline()))
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

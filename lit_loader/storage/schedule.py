@@ -4,7 +4,7 @@ NOTE [Next use]
     The distance of an image in a stream is the number of samples to deliver before it is needed. Over several streams
     the smallest one counts. Evicting the image of the largest distance gives the fewest misses of any policy (Belady
     1966), and the distances follow from the order of the epochs. Each stream has its own clock. A stream that stands
-    still, such as that of validation during training, keeps only its nearest images.
+    still (validation during training) has only its nearest images in the cache.
 """
 
 from __future__ import annotations

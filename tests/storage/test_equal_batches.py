@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 
@@ -12,10 +13,11 @@ from lit_loader.datasets import DetectionDataset
 from lit_loader.images import ImageReading
 from tests.support.drawn_set import draw_set
 from tests.support.object_server import ObjectServer
-from tests.support.remote_sets import digest, end_fetch_processes, packed_catalog, raw_catalog, remote_reading
+from tests.support.remote_sets import digest, end_stores, packed_catalog, raw_catalog, remote_reading
 from tests.support.sampler_families import FAMILIES
 
-pytest.importorskip("obstore", reason="the extra storage is not installed")
+# Not by importorskip, because obstore must not be imported where tests fork.
+pytestmark = pytest.mark.skipif(find_spec("obstore") is None, reason="the extra storage is not installed")
 
 CATALOGS = {"raw": raw_catalog, "packed": partial(packed_catalog, images_per_shard=5)}
 
@@ -40,9 +42,7 @@ def small_sets(tmp_path_factory):
         for store in stores:
             store.read(table.image_paths[0])
         yield table, readings
-        for store in stores:
-            store.close()
-        end_fetch_processes()
+        end_stores()
 
 
 def batches(table, reading, sampler, *, rank, world_size, resume_at=None, num_epochs=1, **arguments):
@@ -100,4 +100,4 @@ def test_every_sampler_has_the_batches_of_local_files_over_epochs(name, kind, bu
                 for resume_at in (None, 1, 7):
                     assert batches(table, reading, sampler, **arguments, resume_at=resume_at) == expected
     finally:
-        end_fetch_processes()
+        end_stores()

@@ -12,6 +12,7 @@ import signal
 import time
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -26,16 +27,10 @@ from lit_loader.storage.protocol import HEADER_BYTES
 from tests.support.drawn_set import draw_set
 from tests.support.object_server import Fault, FaultKind
 from tests.support.outcomes import outcomes_of
-from tests.support.remote_sets import (
-    digest,
-    end_fetch_processes,
-    fetch_processes,
-    packed_catalog,
-    raw_catalog,
-    remote_reading,
-)
+from tests.support.remote_sets import digest, end_stores, fetch_processes, packed_catalog, raw_catalog, remote_reading
 
-pytest.importorskip("obstore", reason="the extra storage is not installed")
+# Not by importorskip, because obstore must not be imported where tests fork.
+pytestmark = pytest.mark.skipif(find_spec("obstore") is None, reason="the extra storage is not installed")
 
 BATCH_SIZE = 4
 TRANSIENT = (FaultKind.UNAVAILABLE, FaultKind.ERROR, FaultKind.CUT, FaultKind.SHORT)
@@ -54,7 +49,7 @@ CLONE_NEWUSER = 0x10000000
 @pytest.fixture(autouse=True)
 def _no_fetch_process():
     yield
-    end_fetch_processes()
+    end_stores()
 
 
 def loader_of(table, reading=None, **arguments):

@@ -97,7 +97,7 @@ def test_images_in_shards_share_requests_and_deleted_folder_ends_the_process(tmp
         assert [fetched.read(slot) for slot in order] == [IMAGES[slot] for slot in order]
         stats = fetched.stats(control)
         assert stats["fetched_bytes"] <= 1.15 * sum(map(len, IMAGES))
-        # One for each shard, and those of readers that were faster.
+        # Readers may request images before the stream does.
         assert stats["requests"] <= 3 + stats["requested_images"]
         shutil.rmtree(fetched.folder)
         assert process.wait(TIMEOUT_S) == 0

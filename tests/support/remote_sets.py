@@ -12,18 +12,20 @@ from typing import Any
 
 import numpy as np
 import psutil
-from lit_loader.images.stored_reading import StoredReading
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.images.stored_reading import StoredReading
 from lit_loader.storage.catalog import Catalog
 from lit_loader.storage.images import RemoteImages
 from lit_loader.storage.settings import StorageSettings
 from tests.support.object_server import ObjectServer
 from tests.support.object_store import etag_of
 
-__all__ = ["digest", "end_fetch_processes", "fetch_processes", "packed_catalog", "raw_catalog", "remote_reading"]
+__all__ = ["digest", "end_stores", "fetch_processes", "packed_catalog", "raw_catalog", "remote_reading"]
 
 FETCH_MODULE = "lit_loader.storage.fetch_process"
+
+stores: list[RemoteImages] = []
 
 
 def raw_catalog(server: ObjectServer, table: AnnotationTable) -> Catalog:
@@ -76,7 +78,9 @@ def remote_reading(
 ) -> StoredReading:
     """Return the reading of a data set over ``table`` whose images are in the server."""
     storage = StorageSettings(url=catalog.root, options=server.options, cache_dir=cache_dir, **settings)
-    return StoredReading(stores={str(table.root): RemoteImages(catalog, storage)})
+    store = RemoteImages(catalog, storage)
+    stores.append(store)
+    return StoredReading(stores={str(table.root): store})
 
 
 def digest(batch: tuple[Any, list[dict[str, Any]]]) -> tuple[list[int], str]:
@@ -103,8 +107,10 @@ def fetch_processes() -> list[psutil.Process]:
     return processes
 
 
-def end_fetch_processes() -> None:
-    """End the fetch processes that this process started."""
+def end_stores() -> None:
+    """Close the stores of `remote_reading`, and end the fetch processes that this process started."""
+    while stores:
+        stores.pop().close()
     processes = fetch_processes()
     for process in processes:
         process.kill()
