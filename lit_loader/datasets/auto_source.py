@@ -75,7 +75,7 @@ class AutoSource(FormatSource):
             source = self._source_of(layout, root if layout.root == "." else f"{root}/{layout.root}")
             # The mirror of a packed set also has its tar files.
             if mirror is not None and layout.format != "packed":
-                source.__dict__["_listed_mirror"] = mirror.below(layout.root)
+                source.use_mirror(mirror.below(layout.root), self.__dict__["_time_listed"])
             self.__dict__["_source"] = source
             _logger.info("%s: %s (%s)", printable(root), layout.format, layout.reason)
             overrides = shell_command(dataset_overrides(source))

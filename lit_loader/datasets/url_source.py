@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from lit_loader.annotations.formats.folder import is_image_name
 from lit_loader.datasets.sources import FileSource, StageTables
@@ -16,6 +18,8 @@ from lit_loader.storage.mirror import Mirror, open_mirror
 from lit_loader.storage.settings import is_public_option, remote_settings
 
 __all__ = ["UrlSource"]
+
+_MAX_AGE_S: Final = 600.0
 
 
 class UrlSource(FileSource):
@@ -39,7 +43,7 @@ class UrlSource(FileSource):
         """Read the files of the folder or the mirror; see `FileSource.read`.
 
         Args:
-            trust_cache: For a URL also: use the mirror as it is, without listing the store.
+            trust_cache: Open cached tables, and for a URL its mirror, without checking for changes.
 
         Raises:
             StorageError: The store cannot be read.
@@ -72,22 +76,32 @@ class UrlSource(FileSource):
         """Return the mirror of a URL, or None for a folder.
 
         Args:
-            refresh: List the store again.
+            refresh: List the store again, unless this source has listed it in the last ten minutes.
         """
         settings = remote_settings(str(self.root), self.storage, cache_dir=self.cache_dir)
         if settings is None:
             return None
-        # One that was listed in order to find the layout need not be listed again.
-        mirror: Mirror | None = self.__dict__.pop("_listed_mirror", None)
-        if mirror is None:
+        mirror: Mirror | None = self.__dict__.get("_mirror")
+        # A run prepares its data for every stage, and listing a million objects takes a minute.
+        is_recent = time.monotonic() - self.__dict__.get("_time_listed", -math.inf) < _MAX_AGE_S
+        if mirror is None or (refresh and not is_recent):
             mirror = open_mirror(settings, is_image=self.is_object, refresh=refresh, progress=self.progress)
-        # Subclasses may be frozen dataclasses.
-        self.__dict__["_mirror"] = mirror
+            self.use_mirror(mirror, time.monotonic() if refresh else -math.inf)
         return mirror
+
+    def use_mirror(self, mirror: Mirror, time_listed: float) -> None:
+        """Use a mirror that was opened by another source.
+
+        Args:
+            mirror: The mirror of this source's URL.
+            time_listed: Time of its listing by ``time.monotonic``.
+        """
+        # Subclasses may be frozen dataclasses.
+        self.__dict__.update(_mirror=mirror, _time_listed=time_listed)
 
     def image_reading(self, reading: ImageReading) -> ImageReading:
         """Return a reading that reads the images of a URL from its store, or ``reading`` for a folder."""
-        mirror: Mirror | None = self.__dict__.get("_mirror") or self.open_mirror(refresh=False)
+        mirror = self.open_mirror(refresh=False)
         if mirror is None:
             return reading
         store: RemoteImages | None = self.__dict__.get("_store")
@@ -97,7 +111,7 @@ class UrlSource(FileSource):
         return StoredReading.extending(reading, {str(mirror.folder): store})
 
     def __getstate__(self) -> dict[str, Any]:
-        # Pickles may be stored. Other processes use the environment for what is missing.
+        # A pickle may be stored. Processes that load one take credentials from the environment.
         public = {name: value for name, value in self.storage.items() if is_public_option(str(name))}
         state = super().__getstate__() | {"storage": public}
-        return {name: value for name, value in state.items() if name not in ("_mirror", "_listed_mirror", "_store")}
+        return {name: value for name, value in state.items() if name not in ("_mirror", "_time_listed", "_store")}

@@ -251,7 +251,7 @@ class RowReading(ImageReading):
             TypeError: ``reading`` is of a subclass of the user's, whose way of reading would be lost.
         """
         if isinstance(reading, StoredReading):
-            return replace(reading, others=cls.extending(reading.others, images))
+            return replace(reading, other_reading=cls.extending(reading.other_reading, images))
         if type(reading) not in (ImageReading, RowReading):
             raise TypeError(f"expected an ImageReading for images in rows, got a {type(reading).__name__}")
         settings = {setting.name: getattr(reading, setting.name) for setting in fields(ImageReading)}

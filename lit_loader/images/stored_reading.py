@@ -37,26 +37,27 @@ class StoredReading(ImageReading):
 
     Args:
         stores: Store of each root of annotation tables; the paths of images are relative to the root.
-        others: Reads all other images.
+        other_reading: Reads all other images.
         **settings: See `ImageReading`.
     """
 
     stores: Mapping[str, ImageStore] = field(default_factory=dict, repr=False, compare=False)
-    others: ImageReading = field(default_factory=ImageReading, repr=False, compare=False)
+    other_reading: ImageReading = field(default_factory=ImageReading, repr=False, compare=False)
 
     def open(self, path: Path | str) -> LazyImage:
         """Read a stored image, or any other; the pixels of a JPEG are decoded on demand."""
         match = self._stored(path)
         if match is None:
-            return self.others.open(path)
+            return self.other_reading.open(path)
         store, name = match
         with READING:
             data = store.read(name)
             note_read(len(data))
-        check_num_bytes(len(data), path, max_pixels=self.max_pixels)
+        location = f"{store.catalog.root}/{name}"
+        check_num_bytes(len(data), location, max_pixels=self.max_pixels)
         return open_bytes(
             data,
-            path,
+            location,
             max_pixels=self.max_pixels,
             exif_orientation=self.exif_orientation,
             sixteen_bit_max=self.sixteen_bit_max or SIXTEEN_BIT_MAX,
@@ -66,15 +67,23 @@ class StoredReading(ImageReading):
         """Return height and width of an image as `open` returns it, from its header if possible."""
         match = self._stored(path)
         if match is None:
-            return self.others.size(path)
+            return self.other_reading.size(path)
         # The header has the size of the upright image; the pixels as stored may have the sides exchanged.
         if not self.exif_orientation:
             return self.open(path).size
         store, name = match
         header = read_header(io.BytesIO(store.read(name)))
         if isinstance(header, str):
-            raise ImageError(f"{path}: the size of the image cannot be read: {header}.")
+            raise ImageError(f"{store.catalog.root}/{name}: the size of the image cannot be read: {header}.")
         return header[1], header[0]
+
+    def location(self, path: Path | str) -> Path | str:
+        """Return the name of an image in messages: its path, or the URL of a stored image."""
+        match = self._stored(path)
+        if match is None:
+            return self.other_reading.location(path)
+        store, name = match
+        return f"{store.catalog.root}/{name}"
 
     def for_table(self, table: AnnotationTable) -> StoredReading:
         """Return a reading with only the stores of a table, which are started."""
@@ -87,11 +96,11 @@ class StoredReading(ImageReading):
         }
         for store in stores.values():
             store.start()
-        return replace(self, stores=stores, others=self.others.for_table(table))
+        return replace(self, stores=stores, other_reading=self.other_reading.for_table(table))
 
     def without_exif(self) -> ImageReading:
         """Return a reading of the pixels as stored, for an error about orientation."""
-        return replace(self, exif_orientation=False, others=self.others.without_exif())
+        return replace(self, exif_orientation=False, other_reading=self.other_reading.without_exif())
 
     def stored_samples(self, table: AnnotationTable) -> list[StoredSamples]:
         """Return the stores of the images of a table; see `ImageReading.stored_samples`."""
@@ -99,7 +108,7 @@ class StoredReading(ImageReading):
             StoredSamples(0, _slots(store, table.image_paths, root, str(table.root)), store)
             for root, store in self.stores.items()
         ]
-        return [*samples, *self.others.stored_samples(table)]
+        return [*samples, *self.other_reading.stored_samples(table)]
 
     def in_order(self, paths: Sequence[str]) -> Iterator[str]:
         """Yield paths of images that are read in this order, and let their stores read ahead."""
@@ -111,7 +120,7 @@ class StoredReading(ImageReading):
                     streams.append(stream)
                     starts = range(0, len(paths), _BLOCK)
                     stream.begin(_slots(store, paths[start : start + _BLOCK], root) for start in starts)
-            for number, path in enumerate(self.others.in_order(paths)):
+            for number, path in enumerate(self.other_reading.in_order(paths)):
                 for stream in streams:
                     stream.delivered(max(0, number - _LAG))
                 yield path
@@ -122,7 +131,7 @@ class StoredReading(ImageReading):
     @property
     def store_keys(self) -> tuple[str, ...]:
         """Keys of the catalogs; see `ImageReading.store_keys`."""
-        return (*sorted(store.catalog.key for store in self.stores.values()), *self.others.store_keys)
+        return (*sorted(store.catalog.key for store in self.stores.values()), *self.other_reading.store_keys)
 
     def warn_of_sixteen_bits(self, paths: Sequence[str]) -> None:
         """Warn of 16-bit images among those that are on this host; see `ImageReading`."""
@@ -131,14 +140,14 @@ class StoredReading(ImageReading):
     @property
     def copy_traits(self) -> Traits | None:
         """Functions of a path that are equal for copies of an image."""
-        traits = self.others.copy_traits or FILE_TRAITS
+        traits = self.other_reading.copy_traits or FILE_TRAITS
         return [partial(self._trait, number, trait) for number, trait in enumerate(traits)]
 
     @classmethod
     def extending(cls, reading: ImageReading, stores: Mapping[str, ImageStore]) -> StoredReading:
         """Return a reading with the settings of another one, which reads all images that are in none of the stores."""
         settings = {setting.name: getattr(reading, setting.name) for setting in fields(ImageReading)}
-        return cls(**settings, stores=stores, others=reading)
+        return cls(**settings, stores=stores, other_reading=reading)
 
     def _stored(self, path: Path | str) -> tuple[ImageStore, str] | None:
         text = str(path)

@@ -36,8 +36,8 @@ _MAX_BLOCK: Final = 65_536
 class ReadAhead:
     """Streams of one loader to the stores of its data set; see NOTE [The order of a rank].
 
-    Owns: the streams of an epoch that has ended, until the next one begins, or until `close`. An iterator owns those of
-        its epoch.
+    Owns: the streams of an epoch that has ended, until the next one begins, or until `close`. An iterator owns the
+        streams of its epoch.
 
     Args:
         dataset: Data set with a method ``stored_samples``, or a ``Subset`` of one.
@@ -78,7 +78,7 @@ class ReadAhead:
         return streams
 
     def follow(self, batches: Batches, streams: EpochStreams) -> Batches:
-        """Return batches that are reported to the streams as they are delivered."""
+        """Return the same batches, each reported to the streams when it is delivered."""
         return _ReportedBatches(batches, streams, self)
 
     def keep(self, streams: EpochStreams) -> None:
@@ -161,7 +161,7 @@ class EpochStreams:
     """One stream to each store that reads ahead, and the position of the consumer in them.
 
     Attributes:
-        order: The order that the stores were told.
+        order: The order of the rank.
         streams: The streams.
         next_epoch: The epoch that follows in the streams.
     """

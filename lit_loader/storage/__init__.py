@@ -11,7 +11,8 @@ NOTE [Reading ahead]
     - ``protocol``: the folder of a cache, its states, and the messages between processes.
     - ``cache_file``: `CacheFile`, the sparse file and the mapped state of each image.
     - ``fetch_process``: the process that fetches, evicts and answers requests.
-    - ``client``: `StorageClient`, which elects and restarts that process and tells it the order.
+    - ``fetch_launch`` and ``fetch_link``: start and restart that process, and send it messages.
+    - ``client``: `StorageClient`, and the streams that tell the process in which order images are needed.
     - ``images``: `ImageStore`, which returns the bytes of an image.
 """
 

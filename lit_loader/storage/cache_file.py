@@ -15,6 +15,8 @@ import os
 import shutil
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,8 +38,17 @@ _STATE_BITS: Final = 0x03
 _MAX_ERROR_BYTES: Final = 4096
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
-# int64 fields of the header
-_FORMAT_FIELD, _IMAGES_FIELD, _BYTES_FIELD, _BOOT_FIELD, _CLEAN_FIELD, _USED_FIELD, _PEAK_FIELD = 0, 1, 2, 3, 5, 6, 7
+
+class _Field(IntEnum):
+    """Fields of the header of the states, int64."""
+
+    FORMAT = 0
+    NUM_IMAGES = 1
+    DATA_BYTES = 2
+    BOOT_ID = 3  # two fields
+    CLEAN = 5
+    USED_BYTES = 6
+    PEAK_BYTES = 7
 
 
 class _Files:
@@ -96,13 +107,13 @@ class CacheFile:
             return None
         place = HEADER_BYTES + slot
         length = int(files.lengths[slot])
-        before = files.states[place]
-        if before & _STATE_BITS != State.READY:
+        state_byte = files.states[place]
+        if state_byte & _STATE_BITS != State.READY:
             self._reopen(files)
             return None
         data = os.pread(files.data, length, int(files.offsets[slot]))
         # The fetch process raises the generation before it punches a hole, so a changed byte shows a torn read.
-        if files.states[place] != before:
+        if files.states[place] != state_byte:
             return None
         if len(data) != length:
             raise CacheError(f"{self.folder / 'data'} is damaged: it ends in image {slot}; delete {self.folder}")
@@ -122,7 +133,7 @@ class CacheFile:
     def error_text(self, slot: int) -> str:
         """Return the reason why an image could not be fetched."""
         try:
-            with open(self.folder / "errors" / str(slot), "rb") as file:
+            with (self.folder / "errors" / str(slot)).open("rb") as file:
                 return printable(file.read(_MAX_ERROR_BYTES).decode("utf-8", "replace"))
         except OSError:
             return "the reason could not be written to the disk"
@@ -140,7 +151,7 @@ class CacheFile:
     def _reopen(self, files: _Files) -> None:
         """Forget open files if the folder was deleted and made anew."""
         try:
-            if os.stat(self.folder / "states").st_ino != files.inode:
+            if (self.folder / "states").stat().st_ino != files.inode:
                 self._files = None
         except OSError:
             self._files = None
@@ -177,25 +188,28 @@ class CacheWriter:
         self.states: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, offset=HEADER_BYTES)
         self._header = np.frombuffer(self._map, np.int64, HEADER_BYTES // 8)
         self._data = os.open(folder / "data", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._close_data = weakref.finalize(self, os.close, self._data)
         self._forget_interrupted()
         self.budget = self._checked_budget(budget)
-        self._header[_PEAK_FIELD] = 0
+        self._header[_Field.PEAK_BYTES] = 0
         self._count(int(self.sizes[self.mask(State.READY)].sum()))
         self._shrink()
 
     @property
     def used_bytes(self) -> int:
         """Bytes of the disk that PENDING and READY images take."""
-        return int(self._header[_USED_FIELD])
+        return int(self._header[_Field.USED_BYTES])
 
     @property
     def peak_bytes(self) -> int:
         """Largest `used_bytes` since this process started."""
-        return int(self._header[_PEAK_FIELD])
+        return int(self._header[_Field.PEAK_BYTES])
 
     def mask(self, state: State, slots: npt.NDArray[np.integer[Any]] | slice = slice(None)) -> npt.NDArray[np.bool_]:
         """Return which images have a state, bool of the shape of ``slots``."""
-        return (self.states[slots] & _STATE_BITS) == state
+        states: npt.NDArray[np.uint8] = self.states[slots]
+        is_match: npt.NDArray[np.bool_] = states & _STATE_BITS == state
+        return is_match
 
     def state(self, slot: int) -> State:
         """Return the state of an image."""
@@ -210,7 +224,7 @@ class CacheWriter:
         """Write the bytes of a PENDING image and make it READY.
 
         Raises:
-            ValueError: If the number of bytes is not that of the catalog.
+            ValueError: If the catalog has another number of bytes.
             OSError: If they cannot be written, for example to a full disk; the image stays PENDING.
         """
         length = int(self.catalog.lengths[slot])
@@ -227,11 +241,9 @@ class CacheWriter:
 
     def fail(self, slot: int, reason: str) -> None:
         """Make a PENDING image FAILED, with a reason for its readers."""
-        try:
-            with open(self.folder / "errors" / str(slot), "wb") as file:
-                file.write(reason.encode("utf-8", "replace")[:_MAX_ERROR_BYTES])
-        except OSError:
-            pass  # a full disk; readers say that there is no reason
+        # A full disk has no room for the text either; `error_text` says so.
+        with suppress(OSError):
+            (self.folder / "errors" / str(slot)).write_bytes(reason.encode("utf-8", "replace")[:_MAX_ERROR_BYTES])
         self._free([slot], State.FAILED)
 
     def evict(self, slots: Iterable[int]) -> None:
@@ -248,9 +260,9 @@ class CacheWriter:
         """Write everything to the disk, so that it outlives a reboot."""
         os.fsync(self._data)
         self._map.flush()
-        self._header[_CLEAN_FIELD] = 1
+        self._header[_Field.CLEAN] = 1
         self._map.flush()
-        os.close(self._data)
+        self._close_data()
 
     def _set(self, slot: int, state: State) -> None:
         self.states[slot] = (int(self.states[slot]) & ~_STATE_BITS) | state
@@ -263,8 +275,8 @@ class CacheWriter:
             self._count(self.used_bytes - int(self.sizes[slot]))
 
     def _count(self, used_bytes: int) -> None:
-        self._header[_USED_FIELD] = used_bytes
-        self._header[_PEAK_FIELD] = max(used_bytes, int(self._header[_PEAK_FIELD]))
+        self._header[_Field.USED_BYTES] = used_bytes
+        self._header[_Field.PEAK_BYTES] = max(used_bytes, int(self._header[_Field.PEAK_BYTES]))
 
     def _punch(self, offset: int, num_bytes: int) -> None:
         if not num_bytes:
@@ -299,15 +311,15 @@ class CacheWriter:
         size = int(self.offsets[-1])
         status = os.fstat(self._data)
         boot = _boot_id()
-        is_same_boot = bool(boot.any()) and bool((self._header[_BOOT_FIELD : _BOOT_FIELD + 2] == boot).all())
-        is_clean = bool(self._header[_CLEAN_FIELD])
+        is_same_boot = bool(boot.any()) and bool((self._header[_Field.BOOT_ID : _Field.BOOT_ID + 2] == boot).all())
+        is_clean = bool(self._header[_Field.CLEAN])
         ready = self.mask(State.READY)
         if status.st_size != size or not (is_same_boot or is_clean):
             ready[:] = False
         generations = self.states & ~np.uint8(_STATE_BITS)
-        self._header[_CLEAN_FIELD] = 0
+        self._header[_Field.CLEAN] = 0
         self.states[~ready] = generations[~ready] + 4  # modulo 256
-        self._header[_BOOT_FIELD : _BOOT_FIELD + 2] = boot
+        self._header[_Field.BOOT_ID : _Field.BOOT_ID + 2] = boot
         if not ready.any():
             # A data file of another size, or with blocks that no state describes.
             os.ftruncate(self._data, 0)
@@ -340,9 +352,8 @@ class CacheWriter:
                 remedy=f"allow at least {least} bytes",
             )
         try:
-            # Of the first image, which is read again if it was READY.
-            self.states[:1] = ((self.states[:1] & ~np.uint8(_STATE_BITS)) + 4) | State.ABSENT
-            self._punch(0, int(self.sizes[0]) or ALIGNMENT)
+            # Behind the last image, where nothing is lost.
+            self._punch(total, ALIGNMENT)
         except OSError as error:
             raise CacheError(
                 f"the file system of {self.folder} cannot free parts of a file ({error.strerror}), so a cache_budget "
@@ -357,12 +368,12 @@ class CacheWriter:
             ready = np.flatnonzero(self.mask(State.READY))
             freed_before = np.cumsum(self.sizes[ready]) - self.sizes[ready]
             self.evict(ready[freed_before < self.used_bytes - self.budget].tolist())
-        self._header[_PEAK_FIELD] = self.used_bytes
+        self._header[_Field.PEAK_BYTES] = self.used_bytes
 
 
 def _checked_offsets(folder: Path, catalog: Catalog) -> IndexArray:
     offsets = data_offsets(catalog.lengths)
-    # Lengths come from a listing; their sum may not fit into 63 bits.
+    # A listing may have lengths whose sum exceeds 63 bits.
     if (np.diff(offsets) < 0).any() or float(np.sum(catalog.lengths, dtype=np.float64)) >= 2.0**62:
         raise CacheError(f"the images of {folder / 'catalog.arrow'} are too large; delete {folder}")
     return offsets

@@ -1,7 +1,7 @@
 """Process that reads stored images ahead of need: ``python -m lit_loader.storage.fetch_process FOLDER``.
 
 NOTE [Life of a fetch process]
-    The settings, with credentials, arrive as JSON on standard input, because command lines and environments can be
+    The settings, with credentials, arrive as a line of JSON on standard input, because command lines and environments can be
     read by others. The process that gets the lock of the folder serves all training processes of the host that use
     the cache. It ends some seconds after the last one has closed its connection, or when the folder is deleted.
 """
@@ -75,8 +75,10 @@ class FetchProcess:
         self._schedule = Schedule(self._cache)
         self._neighbours = Neighbours(catalog)
         self._reach = settings.window
+        self._horizon = self._neighbour_horizon()
         if self._neighbours.exist:
-            self._reach = max(settings.window, self._horizon(catalog))
+            # Images of a new block are needed in any order, so its requests have to begin before its first sample.
+            self._reach = max(settings.window, self._horizon // 4)
         self._fetcher = Fetcher(settings, self._cache)
         self._num_jobs = 0
         self._in_flight_bytes = 0
@@ -118,13 +120,13 @@ class FetchProcess:
         self._last_client = -1e9
         self._messages.clear()
 
-    def _horizon(self, catalog: Catalog) -> int:
-        """Return how many samples ahead neighbours may be needed to share a request."""
-        mean = max(1, int(self._cache.sizes.mean()))
-        total = int(self._cache.sizes.sum())
-        # With evictions, images that are fetched early take the place of images that could stay.
-        num_bytes = _HORIZON_BYTES if self._cache.budget >= total else min(_HORIZON_BYTES, self._cache.budget // 4)
-        return num_bytes // mean
+    def _neighbour_horizon(self) -> int:
+        """Return how many samples ahead the neighbours of an image may be needed to share its request."""
+        num_bytes = _HORIZON_BYTES
+        if self._cache.budget < int(self._cache.sizes.sum()):
+            # Images that are fetched early take the place of images that could stay.
+            num_bytes = min(num_bytes, self._cache.budget // 2)
+        return num_bytes // max(1, int(self._cache.sizes.mean()))
 
     def _listen(self, name: str, kind: socket.SocketKind) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, kind)
@@ -140,7 +142,7 @@ class FetchProcess:
         if self._messages:
             self._last_client = now
         try:
-            is_same = os.stat(self._folder / "lock").st_ino == os.fstat(self._lock).st_ino
+            is_same = (self._folder / "lock").stat().st_ino == os.fstat(self._lock).st_ino
         except OSError:
             is_same = False
         return is_same and now - self._last_client < _GRACE_S
@@ -212,7 +214,7 @@ class FetchProcess:
                 self._requests.append(slot)
 
     def _start_jobs(self) -> None:
-        """Start requests that readers wait for, then those of the streams, the most urgent ones first."""
+        """Start jobs of waiting readers, then those of the streams, nearest first."""
         while self._requests:
             slot = self._requests[0]
             if self._cache.state(slot) == State.ABSENT:
@@ -248,7 +250,7 @@ class FetchProcess:
             return [slot]
         near = self._neighbours.of(slot)
         distances = self._schedule.distances(near)
-        is_due = (distances <= self._reach) & self._cache.mask(State.ABSENT, near)
+        is_due = (distances <= self._horizon) & self._cache.mask(State.ABSENT, near)
         is_due[near == slot] = True
         run = self._neighbours.around(slot, near, is_due)
         distance_of = dict(zip(near.tolist(), distances.tolist(), strict=True))
@@ -294,7 +296,7 @@ class FetchProcess:
 
 def _main(folder: Path) -> int:
     os.umask(0o077)
-    settings = StorageSettings.from_json(json.loads(sys.stdin.buffer.read()))
+    settings = StorageSettings.from_json(json.loads(sys.stdin.buffer.readline()))
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -305,7 +307,7 @@ def _main(folder: Path) -> int:
     try:
         process = FetchProcess(folder, settings, lock)
     except (LitLoaderError, SettingError, ImportError, OSError) as error:
-        print(hide_secrets(str(error), settings.options), file=sys.stderr)
+        sys.stderr.write(hide_secrets(str(error), settings.options) + "\n")
         return EXIT_FAILED
     signal.signal(signal.SIGTERM, lambda *_: process.stop())
     _redirect_output(folder)

@@ -11,7 +11,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -30,8 +31,10 @@ REQUEST_BYTES: Final = 4 << 20
 """Images of one object share a request within a range of about this size."""
 
 _MAX_GAP: Final = 4096  # bytes between two images of a request: headers and padding of a tar file, but no image
+_MAX_RETRIES: Final = "30"  # 14 s in the median of the random waits
 _MAX_DENIED: Final = 6  # requests with credentials that the store refuses, while a file gives new ones
 _DENIED_S: Final = 2.0
+_MIN_FINISHED: Final = 16
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -118,17 +121,20 @@ class Fetcher:
 
     def __init__(self, settings: StorageSettings, cache: CacheWriter) -> None:
         self._settings = settings
+        if not settings.url.startswith("file:"):
+            # By its own default of 10, obstore gives up on a store that is away for 3 s.
+            self._settings = replace(settings, options={"max_retries": _MAX_RETRIES, **settings.options})
         self._cache = cache
         self._catalog = cache.catalog
         catalog = cache.catalog
         images = np.bincount(catalog.object_of, minlength=len(catalog.objects))
         # Of an object with one image from its first byte on, everything is fetched: its size then shows a change.
         self._is_whole = (images[catalog.object_of] == 1) & (catalog.starts == 0)
-        self._store = open_store(settings)
+        self._store = open_store(self._settings)
         self._store_lock = threading.Lock()
         self._urgent: deque[Job] = deque()
         self._waiting: deque[Job] = deque()
-        self._tickets: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._tickets: queue.SimpleQueue[None] = queue.SimpleQueue()  # one for each job of both queues
         self._finished: deque[Job] = deque()
         self._is_signalled = False
         self.wakeup, self._signal = socket.socketpair()
@@ -143,15 +149,13 @@ class Fetcher:
         ends = [int(starts[slot]) + int(self._catalog.lengths[slot]) for slot in slots]
         job = Job(slots, max(ends) - int(starts[slots[0]]), num_tries)
         (self._urgent if is_urgent else self._waiting).append(job)
-        self._tickets.put(True)
+        self._tickets.put(None)
         return job
 
     def finished(self) -> list[Job]:
         """Return the jobs that have finished since the last call."""
-        try:
+        with suppress(BlockingIOError):
             self.wakeup.recv(64, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            pass
         # Before the jobs are taken: a thread that finishes one later signals again.
         self._is_signalled = False
         jobs = []
@@ -160,7 +164,8 @@ class Fetcher:
         return jobs
 
     def _run(self) -> None:
-        while self._tickets.get():
+        while True:
+            self._tickets.get()
             try:
                 job = self._urgent.popleft()
             except IndexError:
@@ -174,7 +179,8 @@ class Fetcher:
             except BaseException as error:
                 job.error = self._describe(error, job)
             self._finished.append(job)
-            if not self._is_signalled:
+            # One wakeup for several jobs, unless threads have nothing to do before it.
+            if not self._is_signalled and (len(self._finished) >= _MIN_FINISHED or not self._waiting):
                 self._is_signalled = True
                 self._signal.send(b"x")
 

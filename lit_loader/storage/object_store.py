@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from lit_loader.errors import SettingError, StorageError
@@ -24,6 +26,7 @@ _FLAGS: Final = {
     *("allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "http2_keep_alive_while_idle"),
     "randomize_addresses",
 }
+_CREDENTIALS_FILE: Final = "credentials_file"
 _RETRY_OPTIONS: Final = ("max_retries", "retry_timeout")
 _REASONS: Final = {
     "PermissionDeniedError": "access is denied (403)",
@@ -54,7 +57,10 @@ def open_store(settings: StorageSettings) -> Any:
     config: dict[str, Any] = {}
     client_options: dict[str, Any] = {}
     retry_config: dict[str, Any] = {}
-    for name, value in settings.options.items():
+    options: Mapping[str, Any] = settings.options
+    for name, value in options.items():
+        if name == _CREDENTIALS_FILE:
+            continue
         if name in _RETRY_OPTIONS:
             retry_config[name] = _retry_value(name, value)
         elif name in _CLIENT_OPTIONS:
@@ -71,6 +77,8 @@ def open_store(settings: StorageSettings) -> Any:
         raise _unknown_option(next(iter(config)))
     if config:
         keywords["config"] = config
+    if _CREDENTIALS_FILE in settings.options:
+        keywords["credential_provider"] = _credential_provider(Path(settings.options[_CREDENTIALS_FILE]))
     try:
         return stores.from_url(settings.url, **keywords)
     except Exception as error:
@@ -106,6 +114,28 @@ def storage_error(error: BaseException, place: str) -> StorageError:
         remedy = "check the network, the address and `storage.endpoint`"
         return StorageError(f"{place}: the store cannot be reached: {_short(text)}", remedy=remedy)
     return StorageError(f"{place}: {_short(text)}")
+
+
+def _credential_provider(path: Path) -> Callable[[], dict[str, Any]]:
+    """Return a function that reads the credentials of a file; obstore calls it when they are about to expire."""
+
+    def read_credentials() -> dict[str, Any]:
+        try:
+            credentials = json.loads(path.read_bytes())
+            expires_at = credentials.get("expires_at")
+            if expires_at is not None:
+                expires_at = datetime.fromisoformat(expires_at)
+                expires_at = expires_at if expires_at.tzinfo else expires_at.replace(tzinfo=UTC)
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+            # The message of the error may have parts of the file.
+            raise StorageError(
+                f"credentials_file {path} cannot be read ({type(error).__name__})",
+                remedy="expected JSON with access_key_id, secret_access_key, token and expires_at, such as "
+                '"2030-01-01T00:00:00Z" or null',
+            ) from None
+        return {**credentials, "expires_at": expires_at}
+
+    return read_credentials
 
 
 def _short(text: str) -> str:

@@ -3,16 +3,16 @@
 NOTE [Next use]
     The distance of an image in a stream is the number of samples to deliver before it is needed. Over several streams
     the smallest one counts. Evicting the image of the largest distance gives the fewest misses of any policy (Belady
-    1966), and the order of epochs is known, so its distance is too. Streams have clocks of their own: one that stands
-    still, such as that of validation during training, keeps only what is near in it.
+    1966), and the distances follow from the order of the epochs. Each stream has its own clock. A stream that stands
+    still, such as that of validation during training, keeps only its nearest images.
 """
 
 from __future__ import annotations
 
 import heapq
+import socket
 import time
 from collections import deque
-from collections.abc import Hashable
 from functools import cached_property
 from typing import Final
 
@@ -23,7 +23,7 @@ from lit_loader.storage.cache_file import CacheWriter
 from lit_loader.storage.protocol import State
 from lit_loader.types import IndexArray
 
-__all__ = ["FAR", "Schedule", "Stream"]
+__all__ = ["FAR", "Schedule", "Stream", "StreamKey"]
 
 FAR: Final = 1 << 60
 """Distance of an image that no stream needs."""
@@ -33,6 +33,9 @@ _SCANNED: Final = 256  # positions of a stream that are looked at together
 _MIN_VICTIMS: Final = 64
 _MAX_DRIFT: Final = 128  # samples; listing again sooner would cost more than a better victim saves
 _REQUEST_S: Final = 5.0  # how long an image that was asked for stays, if no stream needs it
+
+StreamKey = tuple[socket.socket, int]
+"""Connection of a client, and the number that it gave the stream."""
 
 _Slots = npt.NDArray[np.int32]
 
@@ -60,9 +63,9 @@ class _Chunk:
         keys.sort()
         return keys
 
-    def next_uses(self, slots: _Slots, after: int) -> IndexArray:
-        """Return the first position from ``after`` on of each slot, or `FAR`."""
-        start = max(0, after - self.first)
+    def next_uses(self, slots: _Slots, position: int) -> IndexArray:
+        """Return where each slot comes first from a position of the stream on, or `FAR`."""
+        start = max(0, position - self.first)
         if start >= len(self.slots):
             return np.full(len(slots), FAR, dtype=np.int64)
         places = np.searchsorted(self._keys, (slots.astype(np.int64) << 32) | start)
@@ -140,7 +143,7 @@ class Schedule:
 
     def __init__(self, cache: CacheWriter) -> None:
         self.cache = cache
-        self.streams: dict[Hashable, Stream] = {}
+        self.streams: dict[StreamKey, Stream] = {}
         self.budget = cache.budget
         # Victims: READY images of the largest distance when they were listed, and images whose distance has changed
         # since. A key is `_clock` plus the distance, where the clock is the progress of the fastest stream since the
@@ -160,7 +163,7 @@ class Schedule:
             np.minimum(distances, stream.distances(slots), out=distances)
         return distances
 
-    def extend(self, key: Hashable, slots: _Slots) -> None:
+    def extend(self, key: StreamKey, slots: _Slots) -> None:
         """Append slots to a stream, which is created if it is new.
 
         Raises:
@@ -169,9 +172,9 @@ class Schedule:
         if len(slots) and not -1 <= int(slots.min()) <= int(slots.max()) < len(self.cache.states):
             raise ValueError(f"slots {slots.min()} to {slots.max()} are not in a catalog of {len(self.cache.states)}")
         self.streams.setdefault(key, Stream()).extend(slots)
-        self._listed = None  # images that nobody needed may be needed now
+        self._listed = None  # some distances are no longer FAR
 
-    def deliver(self, key: Hashable, delivered: int) -> None:
+    def deliver(self, key: StreamKey, delivered: int) -> None:
         """Note how many samples of a stream were delivered."""
         stream = self.streams.get(key)
         if stream is None:
@@ -187,7 +190,7 @@ class Schedule:
         for slot, distance in zip(ready.tolist(), self.distances(ready).tolist(), strict=True):
             self._push(slot, distance)
 
-    def remove(self, key: Hashable) -> None:
+    def remove(self, key: StreamKey) -> None:
         """Forget a stream."""
         if self.streams.pop(key, None) is not None:
             self._listed = None
@@ -222,7 +225,7 @@ class Schedule:
             is_requested: Whether a reader waits for it: then any READY image may be evicted.
 
         Returns:
-            False if there is no room.
+            True if there was room.
         """
         if not self.make_room(int(self.cache.sizes[slot]), -FAR if is_requested else distance):
             return False
@@ -242,7 +245,7 @@ class Schedule:
             distance: A distance, or ``-FAR`` to evict any image.
 
         Returns:
-            False if the other images are needed sooner, or are PENDING.
+            False if all other images are needed sooner or PENDING.
         """
         while self.cache.used_bytes + num_bytes > self.budget:
             victim = self._pop_victim(distance)

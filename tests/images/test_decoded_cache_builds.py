@@ -22,7 +22,7 @@ from PIL import Image, ImageFile
 
 from lit_loader.errors import CacheError
 from lit_loader.foundation.byte_sizes import byte_words
-from lit_loader.images import MAX_PIXELS, decode_image
+from lit_loader.images import decode_image
 from lit_loader.images.decoded_cache import CachedReader
 from lit_loader.images.decoded_cache.pixel_file import INDEX
 from lit_loader.images.reading import ImageReading
@@ -33,17 +33,11 @@ FORK = multiprocessing.get_context("fork")
 START = 64 + 12 * INDEX.itemsize
 
 
-class SlowReader:
+class SlowReader(ImageReading):
     """Decodes after a while, says so in a file that processes share, and gets stuck after ``most`` images."""
 
-    max_pixels = MAX_PIXELS
-    exif_orientation = True
-    sixteen_bit_max = None
-
     def __init__(self, decode_log, *, seconds=0.0, most=None):
-        self.decode_log = str(decode_log)
-        self.seconds = seconds
-        self.most = most
+        self.__dict__.update(decode_log=str(decode_log), seconds=seconds, most=most)
 
     def read(self, path):
         time.sleep(self.seconds if self.most is None or os.path.getsize(self.decode_log) < self.most else 3600)

@@ -457,7 +457,7 @@ def _add_reading(command: argparse.ArgumentParser, *, may_search: bool, is_optio
     add = command.add_argument
     search = "; or a folder, whose format and layout are then found, and names of its sets" if may_search else ""
     add("format", metavar="FORMAT", nargs="?" if is_optional else None, help=f"format to read{search}")
-    text = "folder of the dataset; its files must not name paths outside of it"
+    text = "folder of the dataset, or a URL such as s3://bucket/set; its files must not name paths outside of it"
     add("root", metavar="ROOT", nargs="?" if may_search else None, help=text)
     text = "file, folder or split to read, relative to ROOT, depending on the format"
     add("names", metavar="[SPLIT=]NAME", nargs="*" if may_search else "+", help=text)
@@ -468,6 +468,8 @@ def _add_reading(command: argparse.ArgumentParser, *, may_search: bool, is_optio
     text = "classes in the order of their ids (default: sorted)"
     add("--class-names", metavar="NAME,NAME", type=split_names, help=text)
     add("--cache-dir", metavar="DIR", help="folder of cached tables (default: the user's cache)")
+    text = "setting of the store of a URL, such as endpoint=URL or region=NAME; credentials: AWS_... variables"
+    add("--storage", **_REPEATED, help=text)
     add("--num-workers", type=int, metavar="N", help="number of reading processes (default: by the amount of work)")
     add("--no-progress", dest="progress", action="store_false", help="draw no progress bars")
 

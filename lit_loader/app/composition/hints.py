@@ -30,6 +30,7 @@ SHIPPED = Path(__file__).parents[2] / "conf"  # in a wheel a folder, in an edita
 _EXTRAS = {
     "faster_coco_eval": "recipes",
     "matplotlib": "plot",
+    "obstore": "storage",
     "optuna": "optuna",
     "rfdetr": "rfdetr",
     "safetensors": "timm",
@@ -189,7 +190,7 @@ def normalize_words(words: Sequence[str]) -> list[str]:
     """
     words = [re.sub(r"^\+(?=ckpt_path=)", "", word) for word in words]
     words = [re.sub(r"^(logger|callbacks|mixing)=null$", r"\1=none", word) for word in words]
-    open_keys = r"^(?=dataset\.(options|stage_options|policy|sources|classes|missing|ratio)\b)"
+    open_keys = r"^(?=dataset\.(options|stage_options|policy|storage|sources|classes|missing|ratio)\b)"
     return [re.sub(open_keys, "++", word) for word in words]
 
 

@@ -1,0 +1,279 @@
+"""Connection of a training process to the fetch process of its host: starts it, restarts it, sends the orders.
+
+NOTE [One fetch process a host]
+    Every training process connects to the socket ``control`` of the cache. The first one finds no listener and starts a
+    fetch process. Of several that were started at once, the one that gets the lock remains. When the fetch process
+    ends, every client reads the end of its connection, and the same election follows.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lit_loader.errors import StorageError
+from lit_loader.storage.fetch_launch import FetchLaunch
+from lit_loader.storage.protocol import Message, MessageKind, Messages, connect, encode_message
+from lit_loader.storage.settings import StorageSettings
+
+__all__ = ["Blocks", "FetchLink", "SlotOrder"]
+
+MAX_AHEAD: Final = 4 << 20
+"""Positions of a stream that are sent ahead of delivery."""
+
+_START_S: Final = 60.0
+_POLL_S: Final = 0.02
+_MAX_RETRY_S: Final = 1.5
+_STABLE_S: Final = 10.0
+
+Blocks = Iterator[npt.NDArray[np.int32]]
+"""Slots of consecutive samples, in blocks of any length."""
+
+
+class SlotOrder:
+    """The slots of a stream; the thread computes and sends them, and replays those that were not delivered.
+
+    Attributes:
+        pending_blocks: Slots that were not computed yet; `SlotStream.extend` appends to it.
+        num_delivered: Set by the consumer.
+        sent_blocks: Slots that were sent and not delivered yet, except for some in the first block.
+        first: Position of the first of them, since `SlotStream.begin`.
+        end: Position after the last of them.
+        origin: Position at which the present connection began the stream.
+        num_reported: Delivered samples that the fetch process knows of.
+    """
+
+    def __init__(self, blocks: Blocks | None = None) -> None:
+        self.pending_blocks: deque[Blocks] = deque([] if blocks is None else [blocks])
+        self.num_delivered = 0
+        self.sent_blocks: deque[npt.NDArray[np.int32]] = deque()
+        self.first = 0
+        self.end = 0
+        self.origin = 0
+        self.num_reported = 0
+
+    @property
+    def has_work(self) -> bool:
+        """True if more slots can be sent."""
+        return bool(self.pending_blocks) and self.end - self.num_delivered < MAX_AHEAD
+
+    def next_block(self) -> npt.NDArray[np.int32] | None:
+        """Compute the next block, or return None if there is none."""
+        while self.pending_blocks:
+            try:
+                block = next(self.pending_blocks[0], None)
+            except Exception:
+                # The loader computes the same order, and raises the same error in the thread of its consumer.
+                block = None
+            if block is not None:
+                self.sent_blocks.append(block)
+                self.end += len(block)
+                return block
+            self.pending_blocks.popleft()
+        return None
+
+    def drop_delivered(self) -> None:
+        """Forget blocks that were delivered completely."""
+        while self.sent_blocks and self.first + len(self.sent_blocks[0]) <= self.num_delivered:
+            self.first += len(self.sent_blocks.popleft())
+
+
+class FetchLink:
+    """Connection that the thread of a client works on.
+
+    Args:
+        folder: Folder of the cache.
+        settings: How to reach the store, or None if only a running fetch process is to be used.
+        url: URL of the store for messages.
+
+    Attributes:
+        error: The error of the last attempt to start a fetch process, or None after a success.
+        answers: Payloads of answers to STATS.
+    """
+
+    def __init__(self, folder: Path, settings: StorageSettings | None, url: str) -> None:
+        self.folder = folder
+        self.url = url
+        self.error: StorageError | ImportError | None = None
+        self.answers: SimpleQueue[bytes] = SimpleQueue()
+        self._settings = settings
+        self._commands: deque[tuple[MessageKind, int, SlotOrder | None]] = deque()
+        self._orders: dict[int, SlotOrder] = {}
+        self._connection: socket.socket | None = None
+        self._messages = Messages()
+        self._closed = False
+        self._waker, self._wakened = socket.socketpair()
+        self._waker.setblocking(False)
+        self._wakened.setblocking(False)
+
+    # -- in any thread ----------------------------------------------------------------------------------------
+
+    def command(self, kind: MessageKind, stream: int, order: SlotOrder | None = None) -> None:
+        """Let the thread do something for a stream."""
+        self._commands.append((kind, stream, order))
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the thread; also safe in finalizers and after the end."""
+        # A full buffer wakes it as well.
+        with suppress(OSError):
+            self._waker.send(b"\0")
+
+    def stop(self) -> None:
+        """Let the thread end."""
+        self._closed = True
+        connection = self._connection
+        if connection is not None:
+            # The thread may be sending to a process that was stopped. Other copies of the descriptor, in forked
+            # processes, would keep the connection open after a mere close.
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self.wake()
+
+    def disconnect(self) -> None:
+        """Close all descriptors of this process."""
+        for end in (self._connection, self._waker, self._wakened):
+            if end is not None:
+                end.close()
+        self._connection = None
+        self._orders.clear()
+
+    # -- in the thread ----------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serve the connection until `stop`."""
+        retry_s = 0.0
+        connected_at = time.monotonic()
+        while not self._closed:
+            try:
+                if self._connection is None:
+                    self.connect()
+                    connected_at = time.monotonic()
+                    self._replay()
+                self._follow_commands()
+                self._wait(0 if self._send_some() else None)
+            except (OSError, ValueError, ImportError) as error:
+                # The fetch process has ended, or could not be started; see NOTE [One fetch process a host].
+                self._lose_connection()
+                if isinstance(error, StorageError | ImportError):
+                    self.error = error
+                # A process that ends again and again is not started in a tight loop.
+                is_early = time.monotonic() - connected_at < _STABLE_S
+                retry_s = min(_MAX_RETRY_S, 2 * retry_s + 0.1) if is_early else 0.0
+                self._wait(retry_s)
+
+    def connect(self) -> None:
+        """Connect to the fetch process, and start one if none listens.
+
+        Raises:
+            ImportError: If obstore is not installed.
+            StorageError: If it cannot start.
+        """
+        deadline = time.monotonic() + _START_S
+        launch: FetchLaunch | None = None
+        try:
+            while not self._closed:
+                try:
+                    self._connection = connect(self.folder, "control", socket.SOCK_STREAM)
+                except (FileNotFoundError, ConnectionRefusedError):
+                    pass
+                else:
+                    self._messages = Messages()
+                    self.error = None
+                    return
+                if launch is None or launch.lost_election:
+                    launch = self._launch(launch)
+                launch.check()
+                if time.monotonic() > deadline:
+                    raise StorageError(f"{self.url}: the fetch process does not answer after {_START_S:.0f} s")
+                time.sleep(_POLL_S)
+        finally:
+            if launch is not None:
+                launch.close()
+
+    def _launch(self, lost: FetchLaunch | None) -> FetchLaunch:
+        """Start a fetch process, after one that has lost the election."""
+        if lost is not None:
+            lost.close()
+        if self._settings is None:
+            problem = f"{self.url}: no fetch process runs on this host, and a copy of a data set has no credentials"
+            raise StorageError(problem, remedy="create the data set in this process")
+        return FetchLaunch(self.folder, self._settings, self.url)
+
+    def _lose_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _replay(self) -> None:
+        """Tell a new fetch process the streams, from the samples on that were not delivered."""
+        for stream, order in self._orders.items():
+            order.drop_delivered()
+            order.origin = order.first
+            order.num_reported = order.first
+            for block in order.sent_blocks:
+                self._send(MessageKind.EXTEND, stream, block)
+
+    def _follow_commands(self) -> None:
+        while self._commands:
+            kind, stream, order = self._commands[0]
+            if order is not None:
+                self._orders[stream] = order
+            elif kind is MessageKind.CLOSE:
+                self._orders.pop(stream, None)
+            # The blocks of EXTEND are in the order, and sent by `_send_some`.
+            if kind is not MessageKind.EXTEND:
+                self._send(kind, stream)
+            # Only now: after a lost connection the command is repeated.
+            self._commands.popleft()
+
+    def _send_some(self) -> bool:
+        """Report deliveries and send one block of each stream; return True if there is more to send."""
+        for stream, order in self._orders.items():
+            # Read once, because the consumer counts meanwhile.
+            num_delivered = order.num_delivered
+            if num_delivered > order.num_reported:
+                self._send(MessageKind.DELIVERED, stream, np.int64(num_delivered - order.origin).tobytes())
+                order.num_reported = num_delivered
+                order.drop_delivered()
+            if order.has_work and (block := order.next_block()) is not None:
+                self._send(MessageKind.EXTEND, stream, block)
+        return any(order.has_work for order in self._orders.values())
+
+    def _send(self, kind: MessageKind, stream: int, payload: bytes | npt.NDArray[np.int32] = b"") -> None:
+        if self._connection is None:
+            raise ConnectionError("the client was closed")
+        self._connection.sendall(encode_message(kind, stream, payload))
+
+    def _wait(self, timeout_s: float | None) -> None:
+        """Wait for a command or an answer; read answers.
+
+        Raises:
+            ConnectionError: If the fetch process has ended.
+        """
+        connection = self._connection
+        ends = [end for end in (connection, self._wakened) if end is not None]
+        ready = select.select(ends, [], [], timeout_s)[0]
+        if self._wakened in ready:
+            with suppress(BlockingIOError):
+                self._wakened.recv(4096)
+        if connection in ready and connection is not None:
+            data = connection.recv(65536)
+            if not data:
+                raise ConnectionError("the fetch process has ended")
+            for message in self._messages.feed(data):
+                self._receive(message)
+
+    def _receive(self, message: Message) -> None:
+        if message.kind is MessageKind.STATS:
+            self.answers.put(message.payload)

@@ -1,0 +1,94 @@
+"""Small sets of images in a store that is a folder, and the end of their fetch processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from lit_loader.annotations import AnnotationTable
+from lit_loader.datasets import DetectionDataset
+from lit_loader.images.stored_reading import StoredReading
+from lit_loader.storage.catalog import Catalog
+from lit_loader.storage.images import ImageStore, RemoteImages
+from lit_loader.storage.settings import StorageSettings
+from tests.support.any_table import small_table
+
+
+def catalog_of(folder: Path, names: list[str], *, root: str | None = None) -> Catalog:
+    """Return the catalog of files, with an object for each file."""
+    return Catalog(
+        root=folder.as_uri() if root is None else root,
+        objects=names,
+        versions=[""] * len(names),
+        object_of=np.arange(len(names), dtype=np.int32),
+        starts=np.zeros(len(names), dtype=np.int64),
+        lengths=np.array([(folder / name).stat().st_size for name in names], dtype=np.int64),
+        path_hashes=Catalog.hash_paths(names),
+    )
+
+
+def remote_images(folder: Path, names: list[str], cache_dir: Path, **settings) -> RemoteImages:
+    """Return a store of the files of a folder."""
+    catalog = catalog_of(folder, names)
+    return RemoteImages(catalog, StorageSettings(url=catalog.root, cache_dir=cache_dir, **settings))
+
+
+def draw_images(folder: Path, num_images: int) -> list[str]:
+    """Write small images, each of one other colour, and return their names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [f"{number:03}.png" for number in range(num_images)]
+    for number, name in enumerate(names):
+        Image.fromarray(np.full((4, 5, 3), number, dtype=np.uint8)).save(folder / name)
+    return names
+
+
+def table_of(root: Path, names: list[str]) -> AnnotationTable:
+    """Return a table of images without objects."""
+    return small_table(
+        root=root,
+        image_paths=names,
+        widths=[5] * len(names),
+        heights=[4] * len(names),
+        offsets=[0] * (len(names) + 1),
+        boxes=np.empty((0, 4), dtype=np.float32),
+        labels=[],
+    )
+
+
+def remote_set(store: ImageStore, root: Path, names: list[str], **settings) -> DetectionDataset:
+    """Return a data set whose root has no files, so that all images are read from the store."""
+    reading = StoredReading(stores={str(root): store})
+    return DetectionDataset(table_of(root, names), reading=reading, **settings)
+
+
+def fetch_pids(store: RemoteImages) -> list[int]:
+    """Return the fetch processes of a store's cache."""
+    pids = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(store.folder) in (process / "cmdline").read_bytes().split(b"\0"):
+                pids.append(int(process.name))
+    return pids
+
+
+@contextmanager
+def closing_store(store: RemoteImages) -> Iterator[RemoteImages]:
+    """Close a store at the end, and end its fetch process, which would wait for others."""
+    try:
+        yield store
+    finally:
+        store.close()
+        deadline = time.monotonic() + 20
+        while (pids := fetch_pids(store)) and time.monotonic() < deadline:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+            time.sleep(0.02)
