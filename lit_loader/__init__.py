@@ -86,6 +86,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "LandmarkDataset",
         "MixedSource",
         "MixingDataset",
+        "PackedSource",
         "RowsSource",
         "ShapesSource",
         "TableSource",

@@ -65,6 +65,7 @@ from lit_loader.datasets import FormatSource as FormatSource
 from lit_loader.datasets import LandmarkDataset as LandmarkDataset
 from lit_loader.datasets import MixedSource as MixedSource
 from lit_loader.datasets import MixingDataset as MixingDataset
+from lit_loader.datasets import PackedSource as PackedSource
 from lit_loader.datasets import RowsSource as RowsSource
 from lit_loader.datasets import ShapesSource as ShapesSource
 from lit_loader.datasets import TableSource as TableSource

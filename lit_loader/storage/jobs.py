@@ -33,6 +33,9 @@ ReportProgress: TypeAlias = Callable[[int, int | None], None]
 _JOBS: Final = {
     "download": ("lit_loader.storage.downloading", "download", "Downloading annotations"),
     "headers": ("lit_loader.storage.downloading", "headers", "Reading image headers"),
+    "tar_samples": ("lit_loader.storage.packing_jobs", "tar_samples", "Reading headers of tar files"),
+    "upload": ("lit_loader.storage.packing_jobs", "upload", "Uploading"),
+    "verify": ("lit_loader.storage.packing_jobs", "verify", "Comparing shards"),
     "list": ("lit_loader.storage.downloading", "list_objects", "Listing objects"),
 }
 """Module, function and progress text of each job; a function gets settings, request and `ReportProgress`."""
@@ -45,7 +48,7 @@ def run_job(name: str, settings: StorageSettings, request: Mapping[str, Any], *,
     """Run a job in a fresh interpreter, and return its result.
 
     Args:
-        name: One of ``"list"``, ``"download"``, ``"headers"``.
+        name: One of the keys of ``_JOBS``.
         settings: The store.
         request: Arguments of the job, as JSON data; see the function of the job.
         progress: Whether to draw a progress bar if standard error is a terminal.
