@@ -40,7 +40,7 @@ _JOBS: Final = {
 }
 """Module, function and progress text of each job; a function gets settings, request and `ReportProgress`."""
 
-_ERRORS: Final = {"StorageError": StorageError, "UnsafePathError": UnsafePathError}
+_ERRORS: Final[dict[str, type[LitLoaderError]]] = {"StorageError": StorageError, "UnsafePathError": UnsafePathError}
 _MAX_STDERR_BYTES: Final = 2000
 
 
@@ -119,7 +119,7 @@ def _bar(description: str, progress: bool) -> Iterator[ReportProgress]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not (progress and console.is_terminal)) as bar:
         task = bar.add_task(description, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield lambda count, total: bar.update(task, completed=count, total=total)
 
 
 def _encode_error(error: Exception, settings: StorageSettings) -> dict[str, Any]:
@@ -141,8 +141,8 @@ def _decode_error(error: Mapping[str, Any]) -> Exception:
         return SettingError(error["argument"], ..., error["rule"], error["remedy"])
     if kind == "import":
         return ImportError(error["message"], name=error["name"])
-    error_class = _ERRORS.get(kind, StorageError)
-    return error_class(error["message"], remedy=error.get("remedy", ""), settings=error.get("settings"))
+    settings = {name: error[name] for name in ("remedy", "settings") if name in error}
+    return _ERRORS.get(kind, StorageError)(error["message"], **settings)
 
 
 # -- in the process of a job --------------------------------------------------------------------------------------

@@ -188,6 +188,6 @@ def _with_images(findings: Sequence[Finding]) -> list[Finding]:
 def _picture(tables: Mapping[str, AnnotationTable], finding: Finding, reading: ImageReading) -> tuple[bytes, str]:
     assert finding.image_row is not None
     highlighted = [row for row in (finding.object_row, finding.partner_row) if row is not None]
-    options = {"highlighted": highlighted, "longer_side": _PICTURE_SIDE, "reading": reading}
+    options: dict[str, Any] = {"highlighted": highlighted, "longer_side": _PICTURE_SIDE, "reading": reading}
     image = draw_image(tables[finding.split], finding.image_row, **options)
     return encode_picture(image), f"{finding.split}, {_example(finding, with_image=True)}"

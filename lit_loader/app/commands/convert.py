@@ -23,7 +23,7 @@ from lit_loader.app.commands.next_command import splits_by_stage, splits_left_ou
 from lit_loader.app.commands.output_folder import check_rows_agree, image_places, new_folder, place_images, write_record
 from lit_loader.app.commands.printing import print_lines
 from lit_loader.app.commands.reading import read_sets
-from lit_loader.app.commands.roots import folder_of, reading_of, refuse_url
+from lit_loader.app.commands.roots import folder_of, refuse_url, traits_of
 from lit_loader.app.commands.settings import UsageError, parse_options, parse_shares, parse_splits, usage_errors
 from lit_loader.foundation.escaping import shell_command
 
@@ -151,7 +151,7 @@ def _hold_out(
                 groups=groups,
                 seed=arguments.seed,
                 cache_dir=arguments.cache_dir,
-                traits=reading_of(arguments).copy_traits,
+                traits=traits_of(arguments),
             )
             # This replaces `train` by the images that are not held out.
             tables |= {split: train.select(rows) for split, rows in parts.items()}

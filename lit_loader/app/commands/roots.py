@@ -6,17 +6,18 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lit_loader.annotations.formats.folder import is_image_name
 from lit_loader.app.commands.settings import UsageError, parse_actions, parse_value, usage_errors
-from lit_loader.images import ImageReading
-from lit_loader.images.stored_reading import StoredReading
-from lit_loader.storage.images import RemoteImages
 from lit_loader.storage.mirror import Mirror, open_mirror
 from lit_loader.storage.settings import is_public_option, is_url, remote_settings
 
-__all__ = ["errors_with_url", "folder_of", "is_place", "reading_of", "refuse_url", "storage_of"]
+if TYPE_CHECKING:
+    from lit_loader.annotations.splitting import Traits
+    from lit_loader.images import ImageReading
+
+__all__ = ["errors_with_url", "folder_of", "is_place", "reading_of", "refuse_url", "storage_of", "traits_of"]
 
 _LISTED: Final = "listed_mirrors"
 
@@ -43,11 +44,21 @@ def folder_of(arguments: argparse.Namespace, root: str) -> Path:
 
 def reading_of(arguments: argparse.Namespace) -> ImageReading:
     """Return the reading of the images of ``arguments.root``."""
+    # Commands that read no pixels need not import torch, which takes seconds.
+    from lit_loader.images import ImageReading
+    from lit_loader.images.stored_reading import StoredReading
+    from lit_loader.storage.images import RemoteImages
+
     mirror = _mirror(arguments, arguments.root)
     if mirror is None:
         return ImageReading()
     store = RemoteImages(mirror.catalog, mirror.settings)
     return StoredReading.extending(ImageReading(), {str(mirror.folder): store})
+
+
+def traits_of(arguments: argparse.Namespace) -> Traits | None:
+    """Return functions of a path that are equal for copies of an image, or None to compare files."""
+    return reading_of(arguments).copy_traits if is_url(arguments.root) else None
 
 
 @contextmanager

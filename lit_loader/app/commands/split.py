@@ -22,7 +22,7 @@ from lit_loader.app.commands.list_files import write_lists
 from lit_loader.app.commands.next_command import training_command
 from lit_loader.app.commands.printing import print_lines, print_table
 from lit_loader.app.commands.reading import format_options_of, named_splits, read_sets
-from lit_loader.app.commands.roots import reading_of, refuse_url, storage_of
+from lit_loader.app.commands.roots import refuse_url, storage_of, traits_of
 from lit_loader.app.commands.settings import UsageError, parse_actions, parse_parts, usage_errors
 from lit_loader.errors import AnnotationError
 from lit_loader.foundation.escaping import hydra_value, shell_command
@@ -64,7 +64,7 @@ def split(arguments: argparse.Namespace) -> None:
             groups=groups,
             seed=arguments.seed,
             cache_dir=arguments.cache_dir,
-            traits=reading_of(arguments).copy_traits,
+            traits=traits_of(arguments),
             refine=True,
         )
     group_of_image = list(pool.image_paths) if groups is None else groups
