@@ -1,7 +1,7 @@
 """Quality of block order against its requests an image, for numbers of open shards and sizes of blocks, and a picture.
 
 The set is made of numbers alone: shards of 256 MiB with images of 59 KB, packed class by class, so that neighbours are
-alike. Requests are those of the fetch process with an empty cache: with a disk for everything, and for a quarter.
+alike. Requests are those of a first epoch, with a cache for all images, and for a quarter of them.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def main(out: Path) -> None:
     for block_size in BLOCK_SIZES:
         for number in OPEN_SHARDS:
             sizes = [SHARD_SIZE] * NUM_SHARDS
-            sampler = BlockShuffleSampler.from_sizes(sizes, open_shards=number, block_size=block_size)
+            sampler = BlockShuffleSampler(shard_sizes=sizes, open_shards=number, block_size=block_size)
             samplers[_name(number, block_size)] = sampler
     stores = [stored_samples(share) for share in (1.0, 0.25)]
     print(f"{NUM_SHARDS} shards of {SHARD_SIZE} images, batches of 64; in brackets: cache for a quarter of the images")

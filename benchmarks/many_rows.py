@@ -56,7 +56,7 @@ def ours(name: str, rows: Rows) -> DataLoader[Any]:
         return DataLoader(rows, BATCH_SIZE, sampler=WeightedRandomSampler(weights), seed=0)
     sizes = np.full(len(rows) // SHARD_SIZE, SHARD_SIZE)
     block_size = 64 if name == "blocks of 64" else None
-    return DataLoader(rows, BATCH_SIZE, sampler=BlockShuffleSampler.from_sizes(sizes, block_size=block_size), seed=0)
+    return DataLoader(rows, BATCH_SIZE, sampler=BlockShuffleSampler(shard_sizes=sizes, block_size=block_size), seed=0)
 
 
 def torchs(name: str, rows: Rows) -> TorchDataLoader[Any]:
@@ -135,7 +135,9 @@ if __name__ == "__main__":
         print(json.dumps(measure(*sys.argv[2:5], int(sys.argv[5]))))  # type: ignore[call-arg]
     else:
         parser = argparse.ArgumentParser(description=__doc__)
-        parser.add_argument("--rounds", type=int, default=3, help="fresh processes for each of ours (%(default)s)")
+        parser.add_argument(
+            "--rounds", type=int, default=3, help="fresh processes a loader (%(default)s)"
+        )
         parser.add_argument("--rows", type=int, default=NUM_ROWS, help="number of rows (%(default)s)")
         arguments = parser.parse_args()
         main(arguments.rounds, arguments.rows)

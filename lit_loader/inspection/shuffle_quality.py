@@ -65,7 +65,7 @@ def shuffle_quality(
 
     Raises:
         SettingError: If ``batch_size`` is below 2.
-        ValueError: If there is no epoch, or an epoch has fewer than two visits.
+        ValueError: If ``epochs`` is empty, or one of them has fewer than two visits.
 
     Source:
         Spearman 1904, "The proof and measurement of association between two things". Under independence its correlation
@@ -140,10 +140,10 @@ def _class_deviation(order: IndexArray, labels: LabelSets, batch_size: int) -> f
 def _place_correlation(first: IndexArray, second: IndexArray) -> float:
     """Return the rank correlation between the first places in two orders of the images that are in both."""
     images, first_places = np.unique(first, return_index=True)
-    others, second_places = np.unique(second, return_index=True)
-    _, rows, other_rows = np.intersect1d(images, others, assume_unique=True, return_indices=True)
+    later_images, second_places = np.unique(second, return_index=True)
+    _, rows, later_rows = np.intersect1d(images, later_images, assume_unique=True, return_indices=True)
     if len(rows) < 2:
         return 0.0
     ranks = np.argsort(np.argsort(first_places[rows]))
-    other_ranks = np.argsort(np.argsort(second_places[other_rows]))
-    return float(np.corrcoef(ranks, other_ranks)[0, 1])
+    later_ranks = np.argsort(np.argsort(second_places[later_rows]))
+    return float(np.corrcoef(ranks, later_ranks)[0, 1])

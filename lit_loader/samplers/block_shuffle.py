@@ -18,7 +18,7 @@ NOTE [Order of blocks]
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,8 @@ class BlockShuffleSampler(SizedSampler):
     Args:
         shards: The shard of each index, integers of any range, ``(num_indices,)``. Indices of one shard should ascend
             as in the shard. Samples of no shard have one number, such as -1, and count as one more shard.
+        shard_sizes: Instead of ``shards``, the number of indices of each shard, positive, ``(num_shards,)``, if the
+            indices of each shard are consecutive. Then there is no array over all indices.
         open_shards: Size of the mix, as a number of shards of mean size.
         block_size: Number of neighbours in a shard that are read together, or None for whole shards. Shards are cut
             into equal blocks of at most this size.
@@ -77,7 +79,7 @@ class BlockShuffleSampler(SizedSampler):
 
     Raises:
         TypeError: If an argument is of the wrong type.
-        ValueError: If ``shards`` is empty, a size is below 1, or the repeats are wrong or of another number.
+        ValueError: If there are no shards, a size is below 1, or the repeats are wrong or of another number.
 
     Source:
         Parts of shards that are shuffled and spread over a range of samples: ``py1e`` of MosaicML Streaming,
@@ -87,74 +89,35 @@ class BlockShuffleSampler(SizedSampler):
 
     def __init__(
         self,
-        shards: Sequence[int] | npt.NDArray[Any] | torch.Tensor,
+        shards: Sequence[int] | npt.NDArray[Any] | torch.Tensor | None = None,
         *,
+        shard_sizes: Sequence[int] | npt.NDArray[Any] | None = None,
         open_shards: int = 4,
         block_size: int | None = 256,
         repeats: Weights | None = None,
         seed: int | None = None,
     ) -> None:
         super().__init__(seed=seed)
-        numbers = checked_integers("shards", shards)
-        # Indices sorted by shard, or None if they already are, as in a packed set.
-        self._members: IndexArray | None = None
-        if (numbers[1:] < numbers[:-1]).any():
-            self._members = np.argsort(numbers, kind="stable")
-            numbers = numbers[self._members]
-        starts = np.flatnonzero(np.append(True, numbers[1:] != numbers[:-1])) if len(numbers) else numbers
-        self._open(np.diff(np.append(starts, len(numbers))), open_shards, block_size, repeats)
-
-    @classmethod
-    def from_sizes(
-        cls,
-        sizes: Sequence[int] | npt.NDArray[Any],
-        *,
-        open_shards: int = 4,
-        block_size: int | None = 256,
-        repeats: Weights | None = None,
-        seed: int | None = None,
-    ) -> BlockShuffleSampler:
-        """Return the sampler of consecutive shards, without an array over all indices.
-
-        Args:
-            sizes: Number of indices of each shard, ``(num_shards,)``, positive.
-            open_shards: As for the class.
-            block_size: As for the class.
-            repeats: As for the class.
-            seed: As for the class.
-
-        Raises:
-            TypeError, ValueError: As for the class, or if a size is not positive (the first is named).
-        """
-        sampler = cls.__new__(cls)
-        SizedSampler.__init__(sampler, seed=seed)
-        sampler._members = None
-        shard_sizes = checked_integers("sizes", sizes)
-        refuse_first("sizes", shard_sizes, shard_sizes < 1, rule="be positive", remedy="leave out empty shards")
-        sampler._open(shard_sizes, open_shards, block_size, repeats)
-        return sampler
-
-    def _open(self, sizes: IndexArray, open_shards: int, block_size: int | None, repeats: Weights | None) -> None:
-        """Cut shards into blocks, and decide how many of them are mixed.
-
-        Args:
-            sizes: Number of indices of each shard, int64 ``(num_shards,)``.
-            open_shards: As for the class.
-            block_size: As for the class.
-            repeats: As for the class.
-        """
+        if (shards is None) == (shard_sizes is None):
+            raise TypeError("give either `shards`, the shard of each index, or `shard_sizes` of consecutive shards")
+        members: IndexArray | None = None
+        if shards is not None:
+            sizes, members = _sizes_and_members(checked_integers("shards", shards))
+        else:
+            sizes = checked_integers("shard_sizes", shard_sizes)
+            refuse_first("shard_sizes", sizes, sizes < 1, rule="be positive", remedy="leave out empty shards")
         if not len(sizes):
-            raise ValueError("`shards` is empty; give the shard of at least one index")
-        open_shards = checked_int("open_shards", open_shards, minimum=1)
+            raise ValueError("there are no shards; give the shard of at least one index")
         self._num_indices = int(sizes.sum())
         self.num_shards = len(sizes)
         largest = self._num_indices if block_size is None else checked_int("block_size", block_size, minimum=1)
-        self._block_starts = _equal_cuts(sizes, largest)
-        self.num_blocks = len(self._block_starts) - 1
+        block_starts = _equal_cuts(sizes, largest)
+        self.num_blocks = len(block_starts) - 1
+        open_shards = checked_int("open_shards", open_shards, minimum=1)
         num_open = min(self.num_blocks, max(1, round(open_shards * self.num_blocks / self.num_shards)))
         # All blocks in one group are a full shuffle.
-        self._group_size = num_open if num_open == self.num_blocks else -(-num_open // _MAX_DEPTH)
-        self._depth = num_open // self._group_size
+        group_size = num_open if num_open == self.num_blocks else -(-num_open // _MAX_DEPTH)
+        self._plan = _Plan(block_starts, members, group_size, num_open // group_size)
         self._repeats: RepeatedVisits | None = None
         self._length = self._num_indices
         if repeats is not None:
@@ -169,21 +132,47 @@ class BlockShuffleSampler(SizedSampler):
     @property
     def num_open_blocks(self) -> int:
         """Number of blocks that are mixed at a time."""
-        return self._depth * self._group_size
+        return self._plan.depth * self._plan.group_size
 
     def order(self, *, seed: int, epoch: int) -> Order:
         """Return the epoch's visits."""
         visits = None if self._repeats is None else self._repeats.draw(seed, epoch)
-        steps = _EpochSteps(self, visits, seed, epoch)
+        steps = _EpochSteps(self._plan, visits, seed, epoch)
         return SliceableOrder(self._length, steps.positions)
 
     def _identity(self) -> tuple[Any, ...]:
         repeats = () if self._repeats is None else self._repeats.identity()
-        return self._block_starts, self._members, self._group_size, self._depth, *repeats
+        return *self._plan, *repeats
 
     def expected_visits(self, epoch: int = 0) -> npt.NDArray[np.float64]:
         """Return ones, or the repeats with their fractions scaled to sum to an integer."""
         return np.ones(self._num_indices) if self._repeats is None else self._repeats.expected()
+
+
+class _Plan(NamedTuple):
+    """Blocks of a data set, and the number of them that are mixed.
+
+    Attributes:
+        block_starts: int64 ``(num_blocks + 1,)``, first place of each block, and the number of indices.
+        members: int64 ``(num_indices,)``, the index at each place, or None if each index is its own place.
+        group_size: Number of blocks in a group.
+        depth: Number of groups that are open at a time.
+    """
+
+    block_starts: IndexArray
+    members: IndexArray | None
+    group_size: int
+    depth: int
+
+
+def _sizes_and_members(shards: IndexArray) -> tuple[IndexArray, IndexArray | None]:
+    """Return the number of indices of each shard, and the indices by shard, or None if they are sorted already."""
+    members = None
+    if (shards[1:] < shards[:-1]).any():
+        members = np.argsort(shards, kind="stable")
+        shards = shards[members]
+    starts = np.flatnonzero(np.diff(shards, prepend=shards[:1] - 1))
+    return np.diff(np.append(starts, len(shards))), members
 
 
 def _equal_cuts(sizes: IndexArray, largest: int) -> IndexArray:
@@ -209,21 +198,21 @@ class _EpochSteps:
     """The steps of one epoch, see NOTE [Order of blocks]; the last ones, and the open groups, are cached.
 
     Args:
-        sampler: The sampler.
+        plan: The blocks.
         visits: Number of visits of each index in the epoch, int64 ``(num_indices,)``, or None for one each.
         seed: Any int.
         epoch: The epoch.
     """
 
-    def __init__(self, sampler: BlockShuffleSampler, visits: IndexArray | None, seed: int, epoch: int) -> None:
-        self._block_starts = sampler._block_starts
-        self._members = sampler._members
+    def __init__(self, plan: _Plan, visits: IndexArray | None, seed: int, epoch: int) -> None:
+        self._block_starts = plan.block_starts
+        self._members = plan.members
         self._visits = visits
         self._key = (seed, epoch)
-        self._group_size = sampler._group_size
-        self._blocks = permutation(key64(seed, "blocks", epoch), sampler.num_blocks)
+        self._group_size = plan.group_size
+        self._blocks = permutation(key64(seed, "blocks", epoch), len(plan.block_starts) - 1)
         group_lengths = np.add.reduceat(self._block_lengths()[self._blocks], self._group_starts())
-        self._depth = min(sampler._depth, len(group_lengths))
+        self._depth = min(plan.depth, len(group_lengths))
         self._num_steps = len(group_lengths) - self._depth + 1
         self._step_offsets = np.append(0, np.cumsum(self._step_lengths(group_lengths)))
         self._groups: dict[int, IndexArray] = {}

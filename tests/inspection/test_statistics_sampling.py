@@ -247,7 +247,9 @@ def test_shuffles_of_shards_are_compared():
         "blocks": SAMPLERS["block_shuffle"](open_shards=2, block_size=None),
         "sequential": SAMPLERS["sequential"](),
     }
-    statistics = sampling_statistics(table, samplers, {}, batch=BatchShape(batch_size=10))
+    statistics = sampling_statistics(table, samplers, batch=BatchShape(batch_size=10))
+    assert statistics.samplers["blocks"].padding["batching=plain"] is not None
+    assert statistics.samplers["blocks"].padding["batching=size"] is None
     random, blocks, sequential = (part.shuffle for part in statistics.samplers.values())
     assert random.score == pytest.approx(1, abs=0.05)
     assert sequential.score < blocks.score - 0.2 < random.score - 0.4

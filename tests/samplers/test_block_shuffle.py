@@ -91,7 +91,7 @@ def test_mean_visits_equal_expected_visits():
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=12), **settings)
 def test_sizes_give_the_order_of_consecutive_shards(sizes, open_shards, block_size, seed, epoch):
     options = {"open_shards": open_shards, "block_size": block_size}
-    of_sizes = BlockShuffleSampler.from_sizes(sizes, **options)
+    of_sizes = BlockShuffleSampler(shard_sizes=sizes, **options)
     of_shards = BlockShuffleSampler(np.repeat(np.arange(len(sizes)), sizes), **options)
     assert of_sizes.fingerprint() == of_shards.fingerprint()
     np.testing.assert_array_equal(of_sizes.order(seed=seed, epoch=epoch)[:], of_shards.order(seed=seed, epoch=epoch)[:])
@@ -101,7 +101,7 @@ def test_slice_computes_only_the_groups_that_are_open_there(monkeypatch):
     computed = []
     group = _EpochSteps._group
     monkeypatch.setattr(_EpochSteps, "_group", lambda self, number: computed.append(number) or group(self, number))
-    sampler = BlockShuffleSampler.from_sizes([100] * 400, open_shards=8, block_size=None)
+    sampler = BlockShuffleSampler(shard_sizes=[100] * 400, open_shards=8, block_size=None)
     order = sampler.order(seed=0, epoch=0)
     order[20_000:20_010]
     assert len(computed) == 8
@@ -112,7 +112,7 @@ def test_slice_computes_only_the_groups_that_are_open_there(monkeypatch):
 
 
 def test_half_of_the_open_samples_need_a_cache():
-    sampler = BlockShuffleSampler.from_sizes([50] * 200, open_shards=16, block_size=None)
+    sampler = BlockShuffleSampler(shard_sizes=[50] * 200, open_shards=16, block_size=None)
     shards = sampler.order(seed=0, epoch=0)[:] // 50
     firsts = np.zeros(len(shards))
     _, first_places = np.unique(shards, return_index=True)
@@ -127,19 +127,19 @@ def test_half_of_the_open_samples_need_a_cache():
 
 @pytest.mark.parametrize("position", [0, 17, 59])
 def test_every_index_is_equally_likely_at_every_position(position):
-    sampler = BlockShuffleSampler.from_sizes([12] * 5, open_shards=2, block_size=6)
+    sampler = BlockShuffleSampler(shard_sizes=[12] * 5, open_shards=2, block_size=6)
     drawn = [int(sampler.order(seed=seed, epoch=1)[position : position + 1][0]) for seed in range(1500)]
     assert_fits(np.bincount(drawn, minlength=60), np.full(60, 1 / 60))
 
 
 def test_every_position_of_an_index_is_equally_likely():
-    sampler = BlockShuffleSampler.from_sizes([4] * 6, open_shards=2, block_size=None)
+    sampler = BlockShuffleSampler(shard_sizes=[4] * 6, open_shards=2, block_size=None)
     places = [sampler.order(seed=seed, epoch=0)[:].tolist().index(7) for seed in range(1500)]
     assert_fits(np.bincount(places, minlength=24), np.full(24, 1 / 24))
 
 
 def test_all_pairs_of_shards_share_batches_over_epochs():
-    sampler = BlockShuffleSampler.from_sizes([20] * 10, open_shards=3, block_size=None)
+    sampler = BlockShuffleSampler(shard_sizes=[20] * 10, open_shards=3, block_size=None)
     pairs = set()
     for epoch in range(40):
         shards = sampler.order(seed=2, epoch=epoch)[:].reshape(-1, 20) // 20
@@ -149,14 +149,14 @@ def test_all_pairs_of_shards_share_batches_over_epochs():
 
 
 def test_as_many_open_shards_as_shards_are_a_full_shuffle():
-    sampler = BlockShuffleSampler.from_sizes([2, 2, 1], open_shards=3, block_size=1)
+    sampler = BlockShuffleSampler(shard_sizes=[2, 2, 1], open_shards=3, block_size=1)
     first_pairs = [tuple(sampler.order(seed=0, epoch=epoch)[:2].tolist()) for epoch in range(4000)]
     numbers = {pair: number for number, pair in enumerate((a, b) for a in range(5) for b in range(5) if a != b)}
     assert_fits(np.bincount([numbers[pair] for pair in first_pairs], minlength=20), np.full(20, 0.05))
 
 
 def test_mix_of_sources_keeps_the_blocks_of_each():
-    sources = [BlockShuffleSampler.from_sizes([30] * 8, open_shards=2, block_size=10), RandomSampler(60)]
+    sources = [BlockShuffleSampler(shard_sizes=[30] * 8, open_shards=2, block_size=10), RandomSampler(60)]
     indices = MixedSourceSampler(sources).order(seed=5, epoch=0)[:]
     blocks = indices[indices < 240] // 10
     assert sorted(indices[indices < 240].tolist()) == list(range(240))
@@ -164,7 +164,7 @@ def test_mix_of_sources_keeps_the_blocks_of_each():
 
 
 def test_ranks_take_parts_of_the_same_blocks():
-    sampler = BlockShuffleSampler.from_sizes([40] * 6, open_shards=2, block_size=8)
+    sampler = BlockShuffleSampler(shard_sizes=[40] * 6, open_shards=2, block_size=8)
     order = sampler.order(seed=0, epoch=3)
     for batch in range(num_batches(len(order), batch_size=5, world_size=3, drop_last=True)):
         cut = {"batch_size": 5, "world_size": 3, "drop_last": True}
@@ -178,7 +178,7 @@ def test_ranks_take_parts_of_the_same_blocks():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"shards": []}, "`shards` is empty"),
+        ({"shards": []}, "there are no shards"),
         ({"open_shards": 0}, "`open_shards` must be at least 1, got open_shards=0"),
         ({"block_size": -1}, "`block_size` must be at least 1, got block_size=-1"),
         ({"repeats": [1.0]}, "`repeats` has 1 entries, and there are 3 indices"),
@@ -191,8 +191,12 @@ def test_invalid_values_are_refused(arguments, message):
 
 
 def test_invalid_sizes_of_shards_are_refused():
-    with pytest.raises(ValueError, match=r"sizes\[1\]=0; leave out empty shards"):
-        BlockShuffleSampler.from_sizes([3, 0])
+    with pytest.raises(TypeError, match="either `shards`, the shard of each index, or `shard_sizes`"):
+        BlockShuffleSampler([0, 1], shard_sizes=[1, 1])
+    with pytest.raises(TypeError, match="either"):
+        BlockShuffleSampler()
+    with pytest.raises(ValueError, match=r"shard_sizes\[1\]=0; leave out empty shards"):
+        BlockShuffleSampler(shard_sizes=[3, 0])
     with pytest.raises(TypeError, match="`shards` must be integers"):
         BlockShuffleSampler([0.5, 1.5])
 

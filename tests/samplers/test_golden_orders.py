@@ -29,7 +29,7 @@ SAMPLERS = {
     "class aware": ClassAwareSampler(_LABELS, empty_as_class=True),
     "effective number": WeightedRandomSampler(effective_number_image_weights(_LABELS, beta=0.99)),
     "repeat factor": RepeatFactorSampler(repeat_factors(_LABELS, repeat_thresh=0.5)),
-    "block shuffle": BlockShuffleSampler.from_sizes([40] * 25, open_shards=4, block_size=8),
+    "block shuffle": BlockShuffleSampler(shard_sizes=[40] * 25, open_shards=4, block_size=8),
     "block shuffle with repeats": BlockShuffleSampler(
         np.arange(100) % 9 - 1, open_shards=2, block_size=None, repeats=repeat_factors(_LABELS, repeat_thresh=0.5)
     ),

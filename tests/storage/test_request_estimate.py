@@ -56,10 +56,10 @@ def test_random_order_needs_about_one_request_and_blocks_need_few():
     random = requests_per_image(samples, order_of(RandomSampler(NUM_SHARDS * SHARD_SIZE)))
     assert 0.85 < random < 1
     # Blocks of whole ranges, with a mix of half as many images.
-    blocks = BlockShuffleSampler.from_sizes([SHARD_SIZE] * NUM_SHARDS, open_shards=1, block_size=PER_REQUEST)
+    blocks = BlockShuffleSampler(shard_sizes=[SHARD_SIZE] * NUM_SHARDS, open_shards=1, block_size=PER_REQUEST)
     assert requests_per_image(samples, order_of(blocks)) == pytest.approx(1 / PER_REQUEST, rel=0.05)
     # With a larger mix, neighbours are needed too late to share a request.
-    wide = BlockShuffleSampler.from_sizes([SHARD_SIZE] * NUM_SHARDS, open_shards=10, block_size=PER_REQUEST)
+    wide = BlockShuffleSampler(shard_sizes=[SHARD_SIZE] * NUM_SHARDS, open_shards=10, block_size=PER_REQUEST)
     assert requests_per_image(samples, order_of(wide)) > 0.3
 
 

@@ -39,8 +39,8 @@ WITHOUT_REPEATS: dict[str, Callable[[int, int | None], OrderSampler]] = {
     "subset": lambda n, seed: SubsetRandomSampler(np.arange(n)[::-2], num_indices=n, seed=seed),
     "subset in order": lambda n, seed: SubsetRandomSampler(np.arange(n)[::-2], shuffle=False, num_indices=n, seed=seed),
     "block shuffle": lambda n, seed: BlockShuffleSampler(np.arange(n) % 5 - 1, open_shards=2, block_size=7, seed=seed),
-    "block shuffle of sizes": lambda n, seed: BlockShuffleSampler.from_sizes(
-        [n // 2, n - n // 2], open_shards=1, block_size=3, seed=seed
+    "block shuffle of sizes": lambda n, seed: BlockShuffleSampler(
+        shard_sizes=[n // 2, n - n // 2], open_shards=1, block_size=3, seed=seed
     ),
     "grouped": lambda n, seed: GroupedSampler(RandomSampler(n), np.arange(n) % 3, seed=seed),
     "grouped without replacement": lambda n, seed: GroupedSampler(without_replacement(n), np.arange(n) % 2, seed=seed),
