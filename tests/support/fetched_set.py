@@ -16,14 +16,7 @@ import numpy as np
 
 from lit_loader.storage.cache_file import CacheFile
 from lit_loader.storage.catalog import Catalog
-from lit_loader.storage.protocol import (
-    MessageKind,
-    Messages,
-    State,
-    connect,
-    encode_message,
-    encode_request,
-)
+from lit_loader.storage.protocol import MessageKind, Messages, State, connect, encode_message, encode_request
 
 TIMEOUT_S = 60
 
@@ -97,7 +90,9 @@ class FetchedSet:
             process.kill()
             process.communicate()
 
-    def start(self, *, budget: int | None = 1 << 30, window: int = 16, num_connections: int = 4) -> subprocess.Popen[bytes]:
+    def start(
+        self, *, budget: int | None = 1 << 30, window: int = 16, num_connections: int = 4
+    ) -> subprocess.Popen[bytes]:
         """Start a fetch process."""
         process = subprocess.Popen(
             [sys.executable, "-m", "lit_loader.storage.fetch_process", str(self.folder)],
