@@ -43,7 +43,7 @@ class UrlSource(FileSource):
         """Read the files of the folder or the mirror; see `FileSource.read`.
 
         Args:
-            trust_cache: For a URL also: use the mirror as it is, without listing the store.
+            trust_cache: Open cached tables, and for a URL its mirror, without checking for changes.
 
         Raises:
             StorageError: The store cannot be read.
@@ -111,7 +111,7 @@ class UrlSource(FileSource):
         return StoredReading.extending(reading, {str(mirror.folder): store})
 
     def __getstate__(self) -> dict[str, Any]:
-        # Pickles may be stored. Other processes use the environment for what is missing.
+        # A pickle may be stored. Processes that load one take credentials from the environment.
         public = {name: value for name, value in self.storage.items() if is_public_option(str(name))}
         state = super().__getstate__() | {"storage": public}
         return {name: value for name, value in state.items() if name not in ("_mirror", "_time_listed", "_store")}

@@ -52,7 +52,8 @@ class FetchLaunch:
         self._process = _popen(folder, self._messages.fileno())
         assert self._process.stdin is not None
         with suppress(BrokenPipeError), self._process.stdin as stdin:
-            stdin.write(json.dumps(data).encode())
+            # A line, because workers that are forked meanwhile may keep the pipe open.
+            stdin.write(json.dumps(data).encode() + b"\n")
         threading.Thread(target=self._process.wait, name="lit_loader_fetch_end", daemon=True).start()
 
     @property

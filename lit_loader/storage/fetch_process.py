@@ -1,7 +1,7 @@
 """Process that reads stored images ahead of need: ``python -m lit_loader.storage.fetch_process FOLDER``.
 
 NOTE [Life of a fetch process]
-    The settings, with credentials, arrive as JSON on standard input, because command lines and environments can be
+    The settings, with credentials, arrive as a line of JSON on standard input, because command lines and environments can be
     read by others. The process that gets the lock of the folder serves all training processes of the host that use
     the cache. It ends some seconds after the last one has closed its connection, or when the folder is deleted.
 """
@@ -285,7 +285,7 @@ class FetchProcess:
 
 def _main(folder: Path) -> int:
     os.umask(0o077)
-    settings = StorageSettings.from_json(json.loads(sys.stdin.buffer.read()))
+    settings = StorageSettings.from_json(json.loads(sys.stdin.buffer.readline()))
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -119,7 +119,7 @@ def _bar(description: str, progress: bool) -> Iterator[ReportProgress]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not (progress and console.is_terminal)) as bar:
         task = bar.add_task(description, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield lambda count, total: bar.update(task, completed=count, total=total)
 
 
 def _encode_error(error: Exception, settings: StorageSettings) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def open_mirror(settings: StorageSettings, *, is_image: Callable[[str], bool], r
     Args:
         settings: Settings of the store.
         is_image: Returns True for the name of an image file; other files are downloaded.
-        refresh: List the store, and update what has changed there. Otherwise an existing mirror is opened as it is.
+        refresh: List the store, and update what has changed there. Otherwise open an existing mirror unchanged.
         progress: Whether to draw progress bars on a terminal.
 
     Raises:
@@ -143,7 +143,7 @@ def open_mirror(settings: StorageSettings, *, is_image: Callable[[str], bool], r
         SettingError: If an option is unknown, or files that are not images exceed ``annotation_budget``.
 
     Warns:
-        UserWarning: If keys in the store are no paths of files; they are left out.
+        UserWarning: If keys in the store are not paths of files, which leaves out their objects.
     """
     for parent in list(_open_mirrors.values()):
         folder = settings.url.removeprefix(f"{parent.settings.url}/")

@@ -28,16 +28,16 @@ SECRET = "sesame-of-the-store"
 def test_credentials_are_masked_in_nested_configs():
     storage = {"endpoint": "http://host", "sas_key": SECRET, "region": None}
     config = {"dataset": {"sources": {"a": {"storage": storage}, "b": [{"storage": storage}]}}, "sas_key": "other"}
-    shown = masked(config)
-    assert SECRET not in str(shown)
-    assert shown["dataset"]["sources"]["a"]["storage"] == storage | {"sas_key": "***"}
-    assert shown["sas_key"] == "other"
+    masked_config = masked(config)
+    assert SECRET not in str(masked_config)
+    assert masked_config["dataset"]["sources"]["a"]["storage"] == storage | {"sas_key": "***"}
+    assert masked_config["sas_key"] == "other"
     reference = {"storage": {"sas_key": "${oc.env:NAME}"}}
     assert masked(reference) == reference
 
 
 @pytest.mark.parametrize(
-    ("word", "shown"),
+    ("word", "masked_word"),
     [
         (f"dataset.storage.sas_key={SECRET}", "dataset.storage.sas_key=***"),
         (f"++dataset.storage.sas_key={SECRET}", "++dataset.storage.sas_key=***"),
@@ -47,8 +47,8 @@ def test_credentials_are_masked_in_nested_configs():
         ("dataset.storage.sas_key=${oc.env:NAME}", "dataset.storage.sas_key=${oc.env:NAME}"),
     ],
 )
-def test_overrides_on_the_page_of_a_run_are_masked(word, shown):
-    assert _masked(word) == shown
+def test_overrides_on_the_page_of_a_run_are_masked(word, masked_word):
+    assert _masked(word) == masked_word
 
 
 def test_files_of_hydra_are_masked_and_can_be_replayed(tmp_path, monkeypatch):
@@ -95,8 +95,8 @@ def test_no_file_of_a_run_has_a_credential(tmp_path, monkeypatch):
         options["skip_signature"] = "false"
         words = [f"dataset.storage.{name}={hydra_value(value)}" for name, value in options.items()]
         words += [f"dataset.root={server.url('coco')}", "dataset=files", "dataset.format=coco"]
-        words += ["dataset.train=train.json", "dataset.val=train.json", "dataset.cache_dir=cache"]
-        words += ["model=fcos_small", "datamodule=detection", "logger=csv"]
+        words += ["dataset.train=train.json", "dataset.val=train.json", "dataset.test=train.json"]
+        words += ["dataset.cache_dir=cache", "model=fcos_small", "datamodule=detection", "logger=csv"]
         result = run_program("train", *words, *small)
         assert result.returncode == 0, result.stderr
         assert SECRET not in result.stdout + result.stderr
@@ -105,7 +105,7 @@ def test_no_file_of_a_run_has_a_credential(tmp_path, monkeypatch):
         assert checkpoint.exists()
         files = [path for folder in ("logs", "cache") for path in (tmp_path / folder).rglob("*") if path.is_file()]
         assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
-        # The credentials of a later command come from the environment.
+        # Later commands take credentials from the environment.
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
         result = run_program("eval", f"ckpt_path={checkpoint}")

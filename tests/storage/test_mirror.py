@@ -97,9 +97,9 @@ def test_annotations_are_downloaded_and_images_are_placeholders(store, open_set)
 def test_reopened_mirror_is_not_listed_again(store, open_set):
     store.objects = {"a.jpg": b"x", "b.txt": b"y"}
     first = open_set(refresh=False)
-    again = open_set(refresh=False)
+    second = open_set(refresh=False)
     assert [name for name, _ in store.jobs] == ["list", "download"]
-    assert again.catalog.key == first.catalog.key
+    assert second.catalog.key == first.catalog.key
 
 
 def test_refresh_updates_what_has_changed(store, open_set):
@@ -188,11 +188,11 @@ def test_empty_url_is_an_error(store, open_set):
 
 def test_folder_in_a_mirror_is_not_listed_again(store, open_set, tmp_path):
     store.objects = {"sub/a.jpg": b"x", "sub/b.txt": b"y", "other.jpg": b"x"}
-    whole = open_set()
+    parent = open_set()
     settings = storage_settings("s3://bucket/set/sub", {}, cache_dir=tmp_path)
     part = open_mirror(settings, is_image=is_image_name, refresh=False, progress=False)
     assert [name for name, _ in store.jobs] == ["list", "download"]
-    assert part.folder == whole.folder / "sub"
+    assert part.folder == parent.folder / "sub"
     assert (part.catalog.root, part.catalog.objects) == ("s3://bucket/set/sub", ["a.jpg"])
     # Another address is another store.
     other = storage_settings("s3://bucket/set/sub", {"endpoint": "http://host"}, cache_dir=tmp_path)

@@ -1,4 +1,4 @@
-"""A folder with one tiny set of each format, which is both read as it is and by its URL."""
+"""A folder with one tiny set of each format, for reading it by its path and by its URL."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shlex
@@ -31,6 +32,8 @@ def sets(tmp_path, monkeypatch):
 def end_fetch_processes():
     """End the fetch processes of a test, which would wait for other clients."""
     yield
+    # The command's connection ends when it is collected.
+    gc.collect()
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         processes = [process for process in psutil.Process().children() if "fetch_process" in str(process.cmdline())]
