@@ -287,8 +287,8 @@ def _open_store(launch: Launch, timeout: timedelta) -> Any:
         LitLoaderError: If the host of rank 0 cannot be reached.
     """
     # These take seconds, which a process without a launcher should not wait for.
-    from lightning.fabric.plugins.environments import SLURMEnvironment
-    from torch.distributed import PrefixStore, rendezvous
+    from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+    from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined] # without `__all__`
 
     if launch.launcher == "srun":
         # Sets MASTER_ADDR and MASTER_PORT as Lightning does for the process group.

@@ -20,6 +20,7 @@ from tests.support.hosts import HOSTS, on_hosts, train
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.filterwarnings("ignore:Grad strides do not match bucket view strides"),
+    pytest.mark.filterwarnings("ignore:.*could not find the monitored key"),
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
 ]
 
