@@ -69,7 +69,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: Any, map_location: Any = lambda storage, location: storage, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Load a checkpoint on all ranks; those whose host has no such file, or another one, receive that of rank 0.
+        """Load a checkpoint on all ranks; a rank whose host has no such file, or a different one, receives rank 0's.
 
         A collective call. Each of these ranks needs memory for the file.
 

@@ -86,7 +86,7 @@ def join_ranks(launch: Launch, trainer: Trainer, datamodule: LightningDataModule
 
 
 def _check_same(ranks: list[_Rank]) -> None:
-    """Refuse ranks with different folders or data, on all ranks alike.
+    """Refuse ranks with different folders or data; every rank raises the same error.
 
     Raises:
         ConfigError: If the names of the folders differ.

@@ -119,13 +119,13 @@ def _check_task(environ: Mapping[str, str]) -> None:
     """Refuse a job of several tasks that Lightning cannot run.
 
     Raises:
-        ConfigError: If this process is no task of srun, or the number of tasks on each host is unknown.
+        ConfigError: If srun did not start this process, or the number of tasks on each host is unknown.
     """
     num_tasks = environ["SLURM_NTASKS"]
     # The shell of a batch script has the variables of task 0.
     if "SLURM_STEP_ID" not in environ:
         raise ConfigError(
-            f"SLURM_NTASKS={num_tasks}, but this process is no task of srun and would wait for the other ones; write "
+            f"SLURM_NTASKS={num_tasks}, but srun did not start this process, which would wait for the others; write "
             "`srun lit-loader ...` in the batch script, or request --ntasks=1"
         )
     if "SLURM_NTASKS_PER_NODE" not in environ:
@@ -287,8 +287,8 @@ def _open_store(launch: Launch, timeout: timedelta) -> Any:
         LitLoaderError: If the host of rank 0 cannot be reached.
     """
     # These take seconds, which a process without a launcher should not wait for.
-    from lightning.fabric.plugins.environments import SLURMEnvironment
-    from torch.distributed import PrefixStore, rendezvous
+    from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+    from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined] # without `__all__`
 
     if launch.launcher == "srun":
         # Sets MASTER_ADDR and MASTER_PORT as Lightning does for the process group.

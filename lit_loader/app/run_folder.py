@@ -6,6 +6,7 @@ import csv
 import io
 import itertools
 import logging
+import os
 import platform
 import re
 import sys
@@ -25,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lit_loader.app.building import Run, parameter_sizes
 from lit_loader.app.composition.stored_overrides import overrides_to_repeat
+from lit_loader.app.launch import read_launch
 from lit_loader.app.results import BestValidation, write_results
 from lit_loader.app.secrets import is_secret_key
 from lit_loader.callbacks import ClassMixMonitor, SigtermCheckpoint
@@ -151,7 +153,8 @@ class RunPage:
         yield from _set_sizes(run)
         yield "seed", str(cfg.get("seed"))
         trainer = run.trainer
-        yield "devices", f"{trainer.world_size} x {trainer.strategy.root_device}, precision {trainer.precision}"
+        hosts = f" on {trainer.num_nodes} hosts" if trainer.num_nodes > 1 else ""
+        yield "devices", f"{trainer.world_size} x {trainer.strategy.root_device}{hosts}, precision {trainer.precision}"
         yield "started", self._start.strftime("%Y-%m-%d %H:%M:%S %z")
         yield "written", datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
         yield "epochs, steps", f"{trainer.current_epoch} of {trainer.max_epochs}, {trainer.global_step}"
@@ -336,6 +339,10 @@ def _command_lines(run: Run, checkpoints: tuple[str, str] | None) -> Iterator[st
             yield ""
         yield f"{escape_markdown('resume_in_place=true')} continues in this folder."
         yield ""
+        launch = read_launch(os.environ)
+        if launch is not None:
+            yield f"Put {launch.launcher} with its options in front of them on each host, as in this run."
+            yield ""
     if HydraConfig.initialized():
         folders, name = _own_configs()
         yield "The command of this run:"

@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from lit_loader.app.building import Run, build_run, checkpoint_path, console, loading, read_checkpoint
 from lit_loader.app.checkpoints import use_durable_checkpoints
 from lit_loader.app.composition import ConfigError
-from lit_loader.app.launch import checkpoint_to_continue
+from lit_loader.app.launch import checkpoint_to_continue, read_launch
 from lit_loader.app.report import print_report
 from lit_loader.app.results import BestValidation, plain_scores, scores_of_sets, write_results
 from lit_loader.app.run_folder import RunPage, commands, last_checkpoint, secret_overrides
@@ -186,6 +186,9 @@ def _print_how_to_resume(run: Run) -> None:
     command = commands(run, (checkpoint, checkpoint), relative=False)["resume"]
     secrets = secret_overrides(checkpoint)
     remark = f"; add, with their values: {', '.join(secrets)}" if secrets else ""
+    launch = read_launch(os.environ)
+    if launch is not None:
+        remark += f". Put {launch.launcher} with its options in front on each host"
     out.print(
         f"stopped; to resume:\n\n  {command}\n\nresume_in_place=true continues in the same folder{remark}",
         soft_wrap=True,

@@ -62,7 +62,7 @@ def test_launch_is_read_from_torchrun_or_slurm():
     [
         ({**TORCHRUN, "WORLD_SIZE": "3"}, "started 3 processes on 2 hosts, 2 of them on .*: give torchrun the same"),
         ({**SLURM, "SLURM_NTASKS_PER_NODE": "2"}, "started 3 processes on 3 hosts, 2 of them on .*: give srun the"),
-        ({name: SLURM[name] for name in SLURM if name != "SLURM_STEP_ID"}, "is no task of srun .*; write `srun"),
+        ({name: SLURM[name] for name in SLURM if name != "SLURM_STEP_ID"}, "srun did not start this .*; write `srun"),
         ({name: SLURM[name] for name in SLURM if "PER_NODE" not in name}, "SLURM_NTASKS=3 without .*; replace"),
         (
             {**TORCHRUN, "TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"},

@@ -42,8 +42,8 @@ def commands_of(page):
 def run_parts(folder, model):
     """Return as much of a run as its page needs, without data."""
     trainer = SimpleNamespace(
-        is_global_zero=True, checkpoint_callbacks=[], checkpoint_callback=None, world_size=1, precision="32-true",
-        strategy=SimpleNamespace(root_device="cpu"), current_epoch=0, max_epochs=1, global_step=0,
+        is_global_zero=True, checkpoint_callbacks=[], checkpoint_callback=None, world_size=1, num_nodes=1,
+        precision="32-true", strategy=SimpleNamespace(root_device="cpu"), current_epoch=0, max_epochs=1, global_step=0,
     )  # fmt: skip
     cfg = {"seed": 0, "dataset": {"root": "${oc.env:SECRET_OF_THE_ENVIRONMENT}"}, "paths": {"work_dir": str(folder)}}
     return SimpleNamespace(trainer=trainer, folder=folder, model=model, cfg=OmegaConf.create(cfg), datamodule=None)

@@ -20,6 +20,7 @@ from tests.support.hosts import HOSTS, on_hosts, train
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.filterwarnings("ignore:Grad strides do not match bucket view strides"),
+    pytest.mark.filterwarnings("ignore:.*could not find the monitored key"),
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
 ]
 
@@ -79,11 +80,11 @@ def test_run_resumed_on_another_number_of_hosts_continues_the_same_stream(hosts,
     def words(num_workers):
         return ["test=false", "workers=default", f"workers.num_workers={num_workers}"]
 
-    whole, _ = hosts(1, *words(0))
+    reference, _ = hosts(1, *words(0))
     first, folders = hosts(saving, *words(workers[0]), "trainer.max_steps=2", EVERY_STEP)
     checkpoint = run_folder(folders[0]) / "checkpoints/last.ckpt"
     second, _ = hosts(loading, *words(workers[1]), f"ckpt_path={checkpoint}", "trust_run=true", "trainer.max_steps=-1")
-    expected = stream(whole)
+    expected = stream(reference)
     assert len(expected) > 3
     assert stream(first) == expected[:2]
     assert stream(second) == expected[2:]
@@ -100,8 +101,8 @@ def test_named_run_that_is_started_again_continues_in_its_folder(hosts, tmp_path
     second, _ = hosts(3, *shared)
     assert [path.name for path in (tmp_path / "logs/train/runs").iterdir()] == ["faces"]
     monkeypatch.delenv("LIT_LOADER_RUN")
-    whole, _ = hosts(1, "test=false")
-    assert stream(first) + stream(second) == stream(whole)
+    reference, _ = hosts(1, "test=false")
+    assert stream(first) + stream(second) == stream(reference)
 
 
 def ip(*words):
@@ -187,8 +188,8 @@ def test_host_that_dies_ends_the_others_within_seconds(
     seconds = time.monotonic() - start
     record_property("seconds", f"{num_hosts} hosts, host {victim} killed: the others ended after {seconds:.1f} s")
     assert all(codes)
-    gone = time.monotonic() + 5
+    cleanup_deadline = time.monotonic() + 5
     while any(psutil.pid_exists(pid) for name in namespaces for pid in processes_in(name)):
-        assert time.monotonic() < gone
+        assert time.monotonic() < cleanup_deadline
         time.sleep(0.1)
     assert seconds < 30

@@ -48,15 +48,15 @@ def global_batches(batches_of_ranks):
 
 def check(name, saving, loading):
     with ExitStack() as stack:
-        whole, *_ = loaders_of_hosts(name, 1, 0)
-        expected = epochs(whole, 2)
+        reference, *_ = loaders_of_hosts(name, 1, 0)
+        expected = epochs(reference, 2)
         first_loaders = [stack.enter_context(loader) for loader in loaders_of_hosts(name, *saving)]
         states = [stopped(loader, 0, 2) for loader in first_loaders]
         assert all(state == states[0] for state in states)
         second_loaders = [stack.enter_context(loader) for loader in loaders_of_hosts(name, *loading)]
         actual = global_batches([resumed(loader, states[0], 2) for loader in second_loaders])
         assert_same(actual, [expected[0][2:], expected[1]])
-        # The first epoch of the hosts that saved is that of one host, too.
+        # Without resuming, the hosts that saved have the epoch of one host.
         actual = global_batches([epochs(loader, 1) for loader in loaders_of_hosts(name, saving[0], 0)])
         assert_same(actual, expected[:1])
 
