@@ -17,6 +17,7 @@ from lit_loader.app.commands import main
 from lit_loader.app.composition import compose_config, validate
 from lit_loader.datasets import FormatSource, ShapesSource, VocSource, draw_shapes
 from lit_loader.inspection.kinds import KINDS, READER_KINDS
+from tests.support.cached_configs import cached_configs  # noqa: F401 # a fixture
 from tests.support.documents import ALL, PAGES, README, ROOT, blocks, commands
 from tests.support.forked_scripts import ForkedScripts
 from tests.support.made_sets import MAKERS, split_in_two

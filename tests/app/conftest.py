@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 
+from tests.support.cached_configs import cached_configs  # noqa: F401 # a fixture
 from tests.support.small_app import SMALL, run_app
 
 

@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from omegaconf import OmegaConf
 
 from lit_loader.app.results import BestValidation
-from lit_loader.app.run_folder import RunPage, _masked, git_commit
+from lit_loader.app.run_folder import RunPage, git_commit, masked_override
 from lit_loader.foundation.escaping import escape_markdown
 from tests.support.small_app import SMALL, run_app
 from tests.support.text_sets import write_image
@@ -95,7 +95,7 @@ def test_page_of_a_failed_run_names_the_reason_and_secrets_are_left_out(run, mon
     "+x.WANDB_API_KEY=H", "+x.headers={Authorization: H}", "+x.db_password_file=H", "+x=ftp://H@host", "+x=s3://a?sig=H",
 ])  # fmt: skip
 def test_secrets_of_overrides_are_masked(word):
-    masked = _masked(word)
+    masked = masked_override(word)
     assert "***" in masked
     assert "H" not in masked.replace("WANDB_API_KEY", "").partition("=")[2]
     assert masked.partition("=")[0] == word.partition("=")[0]
@@ -107,7 +107,7 @@ def test_secrets_of_overrides_are_masked(word):
     "dataset.root=s3://a/b", "+x.secret=null", "datamodule.train_transforms={size: 64, hflip: 0.5}",
 ])  # fmt: skip
 def test_other_overrides_are_shown_as_they_are(word):
-    assert _masked(word) == word
+    assert masked_override(word) == word
 
 
 def test_page_without_checkpoints_has_only_the_original_command(run):

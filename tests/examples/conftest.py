@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.cached_configs import cached_configs  # noqa: F401 # a fixture
 from tests.support.forked_scripts import EXAMPLES_IMPORT, ForkedScripts
 
 
