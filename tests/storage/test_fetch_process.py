@@ -142,6 +142,10 @@ def test_full_disk_evicts_images_before_any_fails(tmp_path):
         reason = f"{url}: cannot write to the cache {fetched.folder} (No space left on device)"
         assert fetched.cache.error_text(slot) == reason
         assert process.poll() is None
+        (fetched.folder / "limit").write_text("1000000")
+        fetched.request(slot, forget=True)
+        fetched.wait_for(slot, State.ABSENT)
+        assert fetched.read(slot) == IMAGES[slot]
 
 
 def test_faults_of_objects_fail_with_reason_and_url(tmp_path):
