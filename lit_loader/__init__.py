@@ -55,6 +55,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     ),
     "lit_loader.datamodules": (
         "AspectRatioBatching",
+        "BlockShuffleSamplerConfig",
         "ClassAwareSamplerConfig",
         "ClassBalancedSamplerConfig",
         "ClassificationDataModule",
@@ -86,6 +87,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "LandmarkDataset",
         "MixedSource",
         "MixingDataset",
+        "PackedSource",
         "RowsSource",
         "ShapesSource",
         "TableSource",
@@ -94,6 +96,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     ),
     "lit_loader.engine": ("BadSample", "append_bad_samples"),
     "lit_loader.images": ("CacheSettings", "ImageReading"),
+    "lit_loader.inspection.shuffle_quality": ("ShuffleQuality", "shuffle_quality"),
     "lit_loader.inspection.statistics": ("DatasetStatistics", "statistics_of"),
     "lit_loader.inspection.statistics_plots": ("draw_sampling", "draw_statistics"),
     "lit_loader.inspection.statistics_sampling": ("BatchShape", "SamplingStatistics", "sampling_statistics"),
@@ -102,6 +105,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     "lit_loader.mixing": ("Mix", "MixSample"),
     "lit_loader.monitoring": ("LoopMonitor",),
     "lit_loader.samplers": (
+        "BlockShuffleSampler",
         "ClassAwareSampler",
         "ClassBalancedSampler",
         "GroupedSampler",

@@ -36,6 +36,7 @@ from lit_loader.collate import default_collate as default_collate
 from lit_loader.collate import default_convert as default_convert
 from lit_loader.collate import detection_collate as detection_collate
 from lit_loader.datamodules import AspectRatioBatching as AspectRatioBatching
+from lit_loader.datamodules import BlockShuffleSamplerConfig as BlockShuffleSamplerConfig
 from lit_loader.datamodules import ClassAwareSamplerConfig as ClassAwareSamplerConfig
 from lit_loader.datamodules import ClassBalancedSamplerConfig as ClassBalancedSamplerConfig
 from lit_loader.datamodules import ClassificationDataModule as ClassificationDataModule
@@ -65,6 +66,7 @@ from lit_loader.datasets import FormatSource as FormatSource
 from lit_loader.datasets import LandmarkDataset as LandmarkDataset
 from lit_loader.datasets import MixedSource as MixedSource
 from lit_loader.datasets import MixingDataset as MixingDataset
+from lit_loader.datasets import PackedSource as PackedSource
 from lit_loader.datasets import RowsSource as RowsSource
 from lit_loader.datasets import ShapesSource as ShapesSource
 from lit_loader.datasets import TableSource as TableSource
@@ -74,6 +76,8 @@ from lit_loader.engine import BadSample as BadSample
 from lit_loader.engine import append_bad_samples as append_bad_samples
 from lit_loader.images import CacheSettings as CacheSettings
 from lit_loader.images import ImageReading as ImageReading
+from lit_loader.inspection.shuffle_quality import ShuffleQuality as ShuffleQuality
+from lit_loader.inspection.shuffle_quality import shuffle_quality as shuffle_quality
 from lit_loader.inspection.statistics import DatasetStatistics as DatasetStatistics
 from lit_loader.inspection.statistics import statistics_of as statistics_of
 from lit_loader.inspection.statistics_plots import draw_sampling as draw_sampling
@@ -86,6 +90,7 @@ from lit_loader.loader.forkserver import start_forkserver as start_forkserver
 from lit_loader.mixing import Mix as Mix
 from lit_loader.mixing import MixSample as MixSample
 from lit_loader.monitoring import LoopMonitor as LoopMonitor
+from lit_loader.samplers import BlockShuffleSampler as BlockShuffleSampler
 from lit_loader.samplers import ClassAwareSampler as ClassAwareSampler
 from lit_loader.samplers import ClassBalancedSampler as ClassBalancedSampler
 from lit_loader.samplers import GroupedSampler as GroupedSampler

@@ -58,6 +58,7 @@ def scripts():
         "mirrored points",
         "statistics",
         "balance by epoch",
+        "shuffle quality",
         "uint8",
         "extra transforms",
         "merged tiles",

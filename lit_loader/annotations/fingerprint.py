@@ -23,7 +23,7 @@ _KIND_BY_COLUMN: Final = {
 # Numbers, sizes and lines of the files, and the stamps that a cache compares, have no influence on samples.
 _NOT_COMPARED: Final = {
     *("image_ids", "source_ids", "image_stamps", "image_places", "file_sizes"),
-    *("category_ids", "object_ids", "object_places"),
+    *("category_ids", "object_ids", "object_places", "shards"),
 }
 _KINDS: Final = {name: _KIND_BY_COLUMN.get(name, name) for name in COLUMNS if name not in _NOT_COMPARED}
 

@@ -93,6 +93,9 @@ class AnnotationTable:
             and keypoints are then relative to the region's left upper corner; masks cover the whole file.
         file_sizes: int32 ``(num_images, 2)``, width and height of the image file that a region is a part of, 0 =
             unknown; or None.
+        shards: int32 ``(num_images,)``, number of the packed shard that holds each image, in the order of the objects
+            of the `Catalog` in ``root``, -1 for an image in none; or None for images that are files. Tables of one root
+            number the same shards, so concatenation does not renumber them.
         offsets: int64 ``(num_images + 1,)``.
         boxes: float32 ``(num_objects, 4)``, xyxy, pixels, finite; of an oriented object the box around it.
         corners: float32 ``(num_objects, 4, 2)``, x and y of the four corners of oriented objects in the order of the
@@ -148,6 +151,9 @@ class AnnotationTable:
     )
     file_sizes: npt.NDArray[np.int32] | None = _column(
         "images", np.int32, 2, default=None, optional=True, limits=(0, np.inf)
+    )
+    shards: npt.NDArray[np.int32] | None = _column(
+        "images", np.int32, default=None, optional=True, missing=-1, limits=(-1, np.inf)
     )
     offsets: IndexArray
     boxes: npt.NDArray[np.float32] = _column("objects", np.float32, 4)

@@ -12,7 +12,7 @@ from lit_loader.foundation.array_file import read_arrays, write_arrays
 
 __all__ = ["read_table", "write_table"]
 
-_FORMAT: Final = 8
+_FORMAT: Final = 9
 _ATTRIBUTE: Final = "attribute:"
 
 

@@ -20,6 +20,7 @@ from lit_loader.datamodules.pictures import (
 )
 from lit_loader.datamodules.predictions import draw_found
 from lit_loader.datamodules.sampling import (
+    BlockShuffleSamplerConfig,
     ClassAwareSamplerConfig,
     ClassBalancedSamplerConfig,
     EffectiveNumberSamplerConfig,
@@ -36,6 +37,7 @@ from lit_loader.datamodules.workers import WorkerSettings
 __all__ = [
     "AspectRatioBatching",
     "Batching",
+    "BlockShuffleSamplerConfig",
     "ClassAwareSamplerConfig",
     "ClassBalancedSamplerConfig",
     "ClassReport",

@@ -11,7 +11,9 @@ import numpy.typing as npt
 from torch.utils.data import Sampler
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.datamodules.sampling import BlockShuffleSamplerConfig
 from lit_loader.datasets import Stage
+from lit_loader.errors import SettingError
 from lit_loader.samplers import GroupedSampler, OrderSampler, aspect_ratio_buckets, size_buckets
 
 __all__ = ["AspectRatioBatching", "Batching", "PlainBatching", "SizeBatching", "checked_batching"]
@@ -105,6 +107,10 @@ def checked_batching(stage: Stage, batching: Batching | None, sampler: Any) -> B
     name = "train_batching" if stage == "train" else "eval_batching"
     # torch's own samplers decide their order while they are iterated. Configs make samplers of lit_loader.
     regroups = batching is not None and not isinstance(batching, PlainBatching)
+    if regroups and isinstance(sampler, BlockShuffleSamplerConfig):
+        rule = "would spread the blocks of sampler=block_shuffle over the epoch, with one request an image"
+        remedy = f"give PlainBatching(), in Hydra batching=plain, or another {stage}_sampler"
+        raise SettingError(name, batching, rule, remedy)
     if regroups and isinstance(sampler, Sampler) and not isinstance(sampler, OrderSampler):
         raise ValueError(
             f"{name}={batching} composes batches from the order of a whole epoch, and the order of {stage}_sampler="

@@ -16,6 +16,7 @@ from lit_loader.annotations import AnnotationTable, class_weights, image_labels,
 from lit_loader.errors import SettingError
 from lit_loader.loader.arguments import check_choice
 from lit_loader.samplers import (
+    BlockShuffleSampler,
     ClassAwareSampler,
     ClassBalancedSampler,
     OrderSampler,
@@ -31,6 +32,7 @@ from lit_loader.samplers.epoch_settings import epoch_schedule
 from lit_loader.schedules import EpochSchedule, Schedule, Scheduled
 
 __all__ = [
+    "BlockShuffleSamplerConfig",
     "ClassAwareSamplerConfig",
     "ClassBalancedSamplerConfig",
     "EffectiveNumberSamplerConfig",
@@ -273,3 +275,53 @@ class EffectiveNumberSamplerConfig(_BalancedSamplerConfig):
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
         weights = effective_number_image_weights(self._labels(table), beta=self.beta)
         return WeightedRandomSampler(weights, self.num_samples, self.replacement)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockShuffleSamplerConfig(_BalancedSamplerConfig):
+    """Every image once an epoch, in random blocks of the shards of a packed set, for stores that charge by request.
+
+    Args:
+        open_shards: Size of the mix, as a number of shards of mean size; see `BlockShuffleSampler`.
+        block_size: Number of neighbours in a shard that are read together, or None for whole shards.
+        balance_by: Attribute whose values are balanced, or None for the class; without a balance it has no effect.
+        exponent: Above 0, images are repeated as often as `ClassBalancedSamplerConfig` would visit them on average: 1
+            gives all classes the same share. 0 visits every image once.
+        repeat_thresh: Repeat images of rare classes as `RepeatFactorSamplerConfig` does instead, or None.
+    """
+
+    open_shards: int = 4
+    block_size: int | None = 256
+    exponent: float = 0.0
+    repeat_thresh: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.exponent > 0 and self.repeat_thresh is not None:
+            rule = f"repeats images for one balance, and repeat_thresh={self.repeat_thresh} for another one"
+            settings = {"exponent": 0.0, "repeat_thresh": None}
+            raise SettingError("exponent", self.exponent, rule, settings=settings)
+
+    def make_sampler(self, table: AnnotationTable) -> OrderSampler:
+        """Return the sampler for a table.
+
+        Raises:
+            SettingError: If the images of the table are not in shards, or no object has a value of ``balance_by``.
+        """
+        if table.shards is None:
+            raise SettingError(
+                "open_shards",
+                self.open_shards,
+                f"mixes the shards of a packed set, and the images of {table!r} are single files",
+                "use RandomSamplerConfig(), in Hydra sampler=random, or pack the set with lit-loader pack",
+            )
+        return BlockShuffleSampler(
+            table.shards, open_shards=self.open_shards, block_size=self.block_size, repeats=self._repeats(table)
+        )
+
+    def _repeats(self, table: AnnotationTable) -> npt.NDArray[np.float64] | None:
+        if self.repeat_thresh is not None:
+            return repeat_factors(self._labels(table), repeat_thresh=self.repeat_thresh)
+        if self.exponent > 0:
+            return ClassBalancedSampler(self._labels(table), exponent=self.exponent).expected_visits()
+        return None

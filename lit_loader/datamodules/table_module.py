@@ -30,6 +30,7 @@ from lit_loader.datamodules.data_fingerprint import check_data, data_record, set
 from lit_loader.datamodules.joining import check_batch_size, check_can_join
 from lit_loader.datamodules.keywords import as_settings, check_at_least, plain_arguments
 from lit_loader.datamodules.pictures import draw_boxes
+from lit_loader.datamodules.request_report import request_line
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.schedule_report import draw_schedules, named_schedules, schedule_table
 from lit_loader.datamodules.set_names import clean_set_names
@@ -767,6 +768,7 @@ class TableDataModule(LoaderDataModule):
     def summary(self) -> str:
         """Return counts, imbalance and the expected class mix as a table for a terminal, duplicates, and transforms.
 
+        For a packed set in a store it says how many requests an image training needs.
         Image files are opened only if a file of another set has the same size.
         """
         sets: dict[str, list[AnnotationTable]] = {"train": self.image_tables("train")}
@@ -774,7 +776,12 @@ class TableDataModule(LoaderDataModule):
         copies = map(printable, copies_across(sets, self.reading.copy_traits))
         schedules = self.schedules()
         tables = [summary_table(self.summaries()), *([schedule_table(schedules)] if schedules else [])]
-        return "\n".join([*tables, *copies, *self._transform_lines()])
+        requests = [
+            line
+            for samples in self._open_samples("train")
+            for line in request_line(samples.name, samples.table, self._sampler(samples.table, "train"), self.reading)
+        ]
+        return "\n".join([*tables, *copies, *requests, *self._transform_lines()])
 
     def schedules(self) -> dict[str, Schedule]:
         """Return the schedules of transforms, mixes, samplers and the source by name, as ``train_transforms.hflip``."""

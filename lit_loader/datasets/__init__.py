@@ -12,6 +12,7 @@ from lit_loader.datasets.joined import JoinedDataset
 from lit_loader.datasets.landmarks import LandmarkDataset
 from lit_loader.datasets.mixed_source import MixedSource
 from lit_loader.datasets.mixing import MixingDataset
+from lit_loader.datasets.packed_source import PackedSource
 from lit_loader.datasets.rows_source import RowsSource
 from lit_loader.datasets.samples import SampleTable, every_sample, keypoint_samples, labelled_samples, landmark_samples
 from lit_loader.datasets.shapes import draw_shapes
@@ -30,6 +31,7 @@ __all__ = [
     "LandmarkDataset",
     "MixedSource",
     "MixingDataset",
+    "PackedSource",
     "RowsSource",
     "SampleTable",
     "ShapesSource",

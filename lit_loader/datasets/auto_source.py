@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from lit_loader.annotations.layouts import STAGES, Layout, choose_layout
 from lit_loader.datasets.format_source import FormatSource
+from lit_loader.datasets.packed_source import PackedSource
 from lit_loader.datasets.sources import StageTables
+from lit_loader.errors import SettingError
 from lit_loader.foundation.escaping import escape_interpolations, hydra_value, printable, shell_command
 from lit_loader.images import ImageReading
+from lit_loader.storage.pack_target import CATALOG_FILE, set_file
 from lit_loader.storage.settings import is_public_option
 
 __all__ = ["AutoSource", "dataset_overrides", "open_source"]
@@ -63,15 +67,14 @@ class AutoSource(FormatSource):
         source: FormatSource | None = self.__dict__.get("_source")
         if source is None:
             mirror = self.open_mirror(refresh=refresh)
-            if mirror is None:
-                root = str(Path(self.root).resolve())
-                layout = choose_layout(root, self.layout)
-            else:
-                root = mirror.settings.url
-                with mirror.named_in_errors():
-                    layout = choose_layout(mirror.folder, self.layout)
+            root = str(Path(self.root).resolve()) if mirror is None else mirror.settings.url
+            with nullcontext() if mirror is None else mirror.named_in_errors():
+                folder = Path(root) if mirror is None else mirror.folder
+                # No reader of files finds the images of a packed set, so its layout is the only one.
+                layout = _packed_layout(folder) or choose_layout(folder, self.layout)
             source = self._source_of(layout, root if layout.root == "." else f"{root}/{layout.root}")
-            if mirror is not None:
+            # The mirror of a packed set also has its tar files.
+            if mirror is not None and layout.format != "packed":
                 source.use_mirror(mirror.below(layout.root), self.__dict__["_time_listed"])
             self.__dict__["_source"] = source
             _logger.info("%s: %s (%s)", printable(root), layout.format, layout.reason)
@@ -113,7 +116,8 @@ class AutoSource(FormatSource):
             "stage_options": stage_options,
             "policy": {**layout.policy, **self.policy},
         }
-        return FormatSource(**{**settings, **names, **fractions})
+        settings |= {**names, **fractions}
+        return _packed_source(settings) if layout.format == "packed" else FormatSource(**settings)
 
     def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
         """Find the layout, and read the tables of all stages."""
@@ -122,6 +126,27 @@ class AutoSource(FormatSource):
     def image_reading(self, reading: ImageReading) -> ImageReading:
         """Return the reading of the source that is found."""
         return self.find(refresh=False).image_reading(reading)
+
+
+def _packed_source(settings: Mapping[str, Any]) -> PackedSource:
+    """Return the source of a packed set.
+
+    Raises:
+        SettingError: A setting is of annotation files.
+    """
+    accepted = {setting.name for setting in fields(PackedSource) if setting.init}
+    for name in ("options", "stage_options", "policy"):
+        if settings[name]:
+            raise SettingError(name, settings[name], "is of annotation files, and the data set is packed", "remove it")
+    return PackedSource(**{name: value for name, value in settings.items() if name in accepted})
+
+
+def _packed_layout(folder: Path) -> Layout | None:
+    """Return the layout of a packed set, or None for another folder."""
+    if not (folder / CATALOG_FILE).is_file():
+        return None
+    stages = {stage: stage for stage in STAGES if (folder / set_file(stage)).is_file()}
+    return Layout(name="packed", format="packed", reason=f"the index {CATALOG_FILE}", stages=stages)
 
 
 def open_source(root: str | Path, **settings: Any) -> FormatSource:
@@ -138,9 +163,9 @@ def open_source(root: str | Path, **settings: Any) -> FormatSource:
 
 
 def dataset_overrides(source: FormatSource) -> list[str]:
-    """Return the overrides of the config that give this source with ``dataset=files``."""
-    defaults = {setting.name: setting.default for setting in fields(FormatSource)}
-    words = ["dataset=files"]
+    """Return the overrides that give this source with ``dataset=files``, or ``dataset=packed`` for a packed set."""
+    defaults = {setting.name: setting.default for setting in fields(source) if setting.init}
+    words = [f"dataset={'packed' if isinstance(source, PackedSource) else 'files'}"]
     for name, default in defaults.items():
         value = getattr(source, name)
         if name == "storage":

@@ -122,7 +122,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
     def __len__(self) -> int:
         return len(self._samples)
 
-    def sample_path(self, index: SupportsIndex) -> Path:
+    def sample_path(self, index: SupportsIndex) -> Path | str:
         """Return the path of a sample's image file, see `DetectionDataset`."""
         return self._samples.sample_path(index)
 

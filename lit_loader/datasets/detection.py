@@ -172,13 +172,13 @@ class DetectionDataset(Dataset[DetectionSample]):
     def __len__(self) -> int:
         return self._num_images
 
-    def sample_path(self, index: SupportsIndex) -> Path:
-        """Return the path of a sample's image file, without opening it.
+    def sample_path(self, index: SupportsIndex) -> Path | str:
+        """Return the path of a sample's image file, or the URL of a stored image, without opening it.
 
         Raises:
             IndexError: ``index`` is out of range.
         """
-        return self.table.image_path(range(len(self))[index])
+        return self.reading.location(self.table.image_path(range(len(self))[index]))
 
     def stored_samples(self) -> list[StoredSamples]:
         """Return the stores that images are read from, with the slot of each sample's image; empty for files."""
@@ -327,7 +327,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         return sample
 
     def _add_note(self, error: Exception, position: int) -> None:
-        error.add_note(f"while transforming sample {position}, image {self._path(position)}")
+        error.add_note(f"while transforming sample {position}, image {self.reading.location(self._path(position))}")
 
     def _path(self, position: int) -> str:
         # Formatting takes a third of the time of joining a Path.
@@ -366,18 +366,19 @@ class DetectionDataset(Dataset[DetectionSample]):
     ) -> None:
         """Refuse or report an image whose regions were cut for another size; see `_cropped` and `_check_size`."""
         width, height = size
+        place = self.reading.location(path)
         self._check_size(path, annotated, size)
         if not self.reading.exif_orientation and annotated == (height, width):
-            problem = f"{path}: its tiles are for the upright image, but exif_orientation=False reads stored pixels"
+            problem = f"{place}: its tiles are for the upright image, but exif_orientation=False reads stored pixels"
             raise ImageError(problem, remedy="leave out tiling", settings={"exif_orientation": True})
         if region[2] > width or region[3] > height or region[0] >= region[2] or region[1] >= region[3]:
             corners = f"{', '.join(map(str, region))} (left, top, right, bottom)"
-            problem = f"{path}: the region {corners} is not inside the image, which is {width}x{height}"
+            problem = f"{place}: the region {corners} is not inside the image, which is {width}x{height}"
             raise ImageError(problem, remedy="correct the image's size in its annotation, and make the tiles again")
         if self._warns_of_sizes:
             self._warns_of_sizes = False
             warnings.warn(
-                f"{path}: the image is {width}x{height}, its annotation and its tiles are for "
+                f"{place}: the image is {width}x{height}, its annotation and its tiles are for "
                 f"{annotated[0]}x{annotated[1]}, so they do not cover the image or lead out of it; correct the "
                 "annotation, or pass size_mismatch='raise' to refuse such images",
                 stacklevel=2,
@@ -394,8 +395,9 @@ class DetectionDataset(Dataset[DetectionSample]):
         self._check_orientation(path, annotated, size)
         # A size of 0 is unknown, and any image matches it.
         if self.reading.size_mismatch == "raise" and all(annotated):
+            place = self.reading.location(path)
             raise ImageError(
-                f"{path}: the image is {size[0]}x{size[1]}, its annotation says {annotated[0]}x{annotated[1]}",
+                f"{place}: the image is {size[0]}x{size[1]}, its annotation says {annotated[0]}x{annotated[1]}",
                 remedy="correct the annotation, set exif_orientation if width and height are exchanged",
                 settings={"size_mismatch": "clip"},
             )
@@ -406,8 +408,9 @@ class DetectionDataset(Dataset[DetectionSample]):
         if self.reading.exif_orientation and annotated == size[::-1]:
             stored_size = self.reading.without_exif().open(path).size
             if annotated == stored_size[::-1]:
+                place = self.reading.location(path)
                 raise ImageError(
-                    f"{path}: EXIF turns the image from {annotated[0]}x{annotated[1]} to {size[0]}x{size[1]}, but its "
+                    f"{place}: EXIF turns the image from {annotated[0]}x{annotated[1]} to {size[0]}x{size[1]}, but its "
                     "annotation has the size as stored, so its boxes were drawn on the pixels as stored",
                     remedy="correct <size> if the boxes refer to the upright image",
                     settings={"exif_orientation": False},

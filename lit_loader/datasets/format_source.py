@@ -65,8 +65,8 @@ class FormatSource(UrlSource):
         storage: Settings of the store of a URL: ``cache_budget``, the largest size of the cached images, such as
             ``"100 GiB"``, by default half of the free disk space; ``window``, the number of samples to fetch ahead of
             each rank; ``num_connections``, the number of requests in flight; ``annotation_budget``, the largest size of
-            all other files; and options of obstore, such as ``endpoint`` or ``region``. Credentials should come from
-            the store's environment variables, such as ``AWS_ACCESS_KEY_ID``; here, they are neither shown nor pickled.
+            all other files; and options of obstore, such as ``endpoint`` or ``region``. Set credentials by the store's
+            environment variables, such as ``AWS_ACCESS_KEY_ID``; here, they are neither shown nor pickled.
         cache_dir: Folder of the cached tables, and of the images of a URL, or None for the user's cache folder.
         num_workers: Processes that read, or None to decide by the amount of work.
         progress: Show a progress bar.

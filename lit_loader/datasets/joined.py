@@ -33,14 +33,14 @@ class JoinedDataset(ConcatDataset[Any]):
         dataset: Any = self.datasets[number]
         return dataset, position - self.cumulative_sizes[number] + len(dataset)
 
-    def sample_path(self, index: SupportsIndex) -> Path:
-        """Return the path of a sample's image file, without opening it.
+    def sample_path(self, index: SupportsIndex) -> Path | str:
+        """Return the path of a sample's image file, or the URL of a stored image, without opening it.
 
         Raises:
             IndexError: ``index`` is out of range.
         """
         dataset, position = self.locate(index)
-        path: Path = dataset.sample_path(position)
+        path: Path | str = dataset.sample_path(position)
         return path
 
     def stored_samples(self) -> list[StoredSamples]:

@@ -119,9 +119,9 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
             "outermost data set of the loader; for one sample without mixing, index its attribute `dataset`"
         )
 
-    def sample_path(self, index: int) -> Path:
-        """Return the path of a sample's image file, if the data set has a method ``sample_path``."""
-        path: Path = self.dataset.sample_path(index)
+    def sample_path(self, index: int) -> Path | str:
+        """Return the path or URL of a sample's image, if the data set has a method ``sample_path``."""
+        path: Path | str = self.dataset.sample_path(index)
         return path
 
     def stored_samples(self) -> list[StoredSamples]:

@@ -43,7 +43,7 @@ class UrlSource(FileSource):
         """Read the files of the folder or the mirror; see `FileSource.read`.
 
         Args:
-            trust_cache: For a URL also: use the mirror as it is, without listing the store.
+            trust_cache: Open cached tables, and for a URL its mirror, without checking for changes.
 
         Raises:
             StorageError: The store cannot be read.
@@ -68,6 +68,10 @@ class UrlSource(FileSource):
         """
         remote_settings(str(self.root), self.storage, cache_dir=self.cache_dir)
 
+    def is_object(self, name: str) -> bool:
+        """Return True if a file of this name stays in the store; other files are downloaded."""
+        return is_image_name(name)
+
     def open_mirror(self, *, refresh: bool) -> Mirror | None:
         """Return the mirror of a URL, or None for a folder.
 
@@ -81,7 +85,7 @@ class UrlSource(FileSource):
         # A run prepares its data for every stage, and listing a million objects takes a minute.
         is_recent = time.monotonic() - self.__dict__.get("_time_listed", -math.inf) < _MAX_AGE_S
         if mirror is None or (refresh and not is_recent):
-            mirror = open_mirror(settings, is_image=is_image_name, refresh=refresh, progress=self.progress)
+            mirror = open_mirror(settings, is_image=self.is_object, refresh=refresh, progress=self.progress)
             self.use_mirror(mirror, time.monotonic() if refresh else -math.inf)
         return mirror
 
@@ -107,7 +111,7 @@ class UrlSource(FileSource):
         return StoredReading.extending(reading, {str(mirror.folder): store})
 
     def __getstate__(self) -> dict[str, Any]:
-        # Pickles may be stored. Other processes use the environment for what is missing.
+        # A pickle may be stored. Processes that load one take credentials from the environment.
         public = {name: value for name, value in self.storage.items() if is_public_option(str(name))}
         state = super().__getstate__() | {"storage": public}
         return {name: value for name, value in state.items() if name not in ("_mirror", "_time_listed", "_store")}

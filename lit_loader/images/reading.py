@@ -112,6 +112,10 @@ class ImageReading:
         width, height = sizes[0].tolist()
         return height, width
 
+    def location(self, path: Path | str) -> Path | str:
+        """Return the name of an image in messages: its path, or the URL of a stored image."""
+        return path
+
     def for_table(self, table: AnnotationTable) -> ImageReading:
         """Return the reading of a data set of ``table``; by default this one."""
         return self

@@ -53,10 +53,11 @@ class StoredReading(ImageReading):
         with READING:
             data = store.read(name)
             note_read(len(data))
-        check_num_bytes(len(data), path, max_pixels=self.max_pixels)
+        location = f"{store.catalog.root}/{name}"
+        check_num_bytes(len(data), location, max_pixels=self.max_pixels)
         return open_bytes(
             data,
-            path,
+            location,
             max_pixels=self.max_pixels,
             exif_orientation=self.exif_orientation,
             sixteen_bit_max=self.sixteen_bit_max or SIXTEEN_BIT_MAX,
@@ -73,8 +74,16 @@ class StoredReading(ImageReading):
         store, name = match
         header = read_header(io.BytesIO(store.read(name)))
         if isinstance(header, str):
-            raise ImageError(f"{path}: the size of the image cannot be read: {header}.")
+            raise ImageError(f"{store.catalog.root}/{name}: the size of the image cannot be read: {header}.")
         return header[1], header[0]
+
+    def location(self, path: Path | str) -> Path | str:
+        """Return the name of an image in messages: its path, or the URL of a stored image."""
+        match = self._stored(path)
+        if match is None:
+            return self.other_reading.location(path)
+        store, name = match
+        return f"{store.catalog.root}/{name}"
 
     def for_table(self, table: AnnotationTable) -> StoredReading:
         """Return a reading with only the stores of a table, which are started."""

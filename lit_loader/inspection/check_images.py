@@ -314,7 +314,7 @@ def _decode(path: str, reading: ImageReading) -> _Result:
         height, width = reading.read(path).shape[1:]
     except ImageError as error:
         # The table has the path, relative to its root.
-        return shorten(error.text().removeprefix(f"{path}: "), 300)
+        return shorten(error.text().removeprefix(f"{reading.location(path)}: "), 300)
     return width, height
 
 
@@ -336,5 +336,5 @@ def _size(path: str, reading: ImageReading) -> _Result:
     try:
         height, width = reading.size(path)
     except ImageError as error:
-        return shorten(error.text().removeprefix(f"{path}: "), 300)
+        return shorten(error.text().removeprefix(f"{reading.location(path)}: "), 300)
     return width, height

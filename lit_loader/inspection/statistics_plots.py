@@ -323,6 +323,8 @@ def _sampling_panels(sampling: SamplingStatistics) -> list[_Panel]:
         panels.append(partial(_draw_mixes, sampling=sampling))
     if samplers and sampling.num_images:
         panels.append(partial(_draw_unseen, sampling=sampling))
+    if any(sampler.shuffle is not None for sampler in samplers):
+        panels.append(partial(_draw_shuffles, sampling=sampling))
     if any(share for sampler in samplers for share in sampler.padding.values()):
         panels.append(partial(_draw_padding, sampling=sampling))
     return panels
@@ -356,6 +358,23 @@ def _draw_unseen(axes: Any, *, sampling: SamplingStatistics) -> None:
     _in_percent(axes.xaxis)
     _name_rows(axes, list(map(_override_label, sampling.samplers)), positions + 0.4)
     axes.set_title("images that an epoch does not contain", fontsize=10)
+
+
+def _draw_shuffles(axes: Any, *, sampling: SamplingStatistics) -> None:
+    shuffles = {name: part for name, part in sampling.samplers.items() if part.shuffle is not None}
+    positions = np.arange(len(shuffles))
+    scores = [part.shuffle.score for part in shuffles.values() if part.shuffle is not None]
+    bars = axes.barh(positions, scores, 0.8, align="edge", color="#7fb3d5")
+    requests = [part.requests for part in shuffles.values()]
+    labels = [f"{score:.3f}" for score in scores]
+    if None not in requests:
+        labels = [f"{label}, {number:.2g} requests" for label, number in zip(labels, requests, strict=True)]
+    axes.bar_label(bars, labels, fontsize=7, padding=4)
+    # Room for the labels.
+    axes.set_xlim(0, 1.7)
+    axes.set_xticks([0, 0.5, 1])
+    _name_rows(axes, list(map(_override_label, shuffles)), positions + 0.4)
+    axes.set_title(f"score of the shuffle, 1 = full shuffle,\nbatches of {sampling.batch.batch_size}", fontsize=10)
 
 
 def _draw_padding(axes: Any, *, sampling: SamplingStatistics) -> None:

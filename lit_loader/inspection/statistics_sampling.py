@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.annotations import AnnotationTable, label_counts
+from lit_loader.annotations import AnnotationTable, LabelSets, image_labels, label_counts
 from lit_loader.datamodules import (
     AspectRatioBatching,
     Batching,
+    BlockShuffleSamplerConfig,
     ClassAwareSamplerConfig,
     ClassBalancedSamplerConfig,
     EffectiveNumberSamplerConfig,
@@ -25,8 +27,11 @@ from lit_loader.datamodules import (
     WeightedSamplerConfig,
     expected_class_mix,
 )
+from lit_loader.datamodules.request_report import epoch_requests
 from lit_loader.errors import SettingError
-from lit_loader.samplers import OrderSampler
+from lit_loader.images import ImageReading
+from lit_loader.inspection.shuffle_quality import ShuffleQuality, shuffle_quality
+from lit_loader.samplers import BlockShuffleSampler, OrderSampler
 from lit_loader.samplers.order import epoch_visits
 from lit_loader.types import IndexArray
 
@@ -36,6 +41,7 @@ __all__ = [
     "SAMPLERS",
     "SamplerStatistics",
     "SamplingStatistics",
+    "for_table",
     "padding_share",
     "sampling_statistics",
 ]
@@ -50,6 +56,7 @@ SAMPLERS: Final[Mapping[str, type[SamplerConfig]]] = {
     "class_aware": ClassAwareSamplerConfig,
     "repeat_factor": RepeatFactorSamplerConfig,
     "effective_number": EffectiveNumberSamplerConfig,
+    "block_shuffle": BlockShuffleSamplerConfig,
 }
 """Sampler configs by their name in the config group ``sampler``."""
 
@@ -145,7 +152,11 @@ class SamplerStatistics:
         num_unseen: Images that an epoch does not contain, in the mean over the epochs.
         num_unseen_in_all: Images that none of the epochs contains.
         padding: Share of padded pixels in batches of the first epoch for each batching, of at most 4,096 batches all
-            over the epoch; None without images, or if sizes of images are unknown.
+            over the epoch; None without images, if sizes of images are unknown, or for groups of block order.
+        shuffle: Quality of the shuffle with consecutive samples in a batch, or None for images that are not in shards,
+            or batches of one.
+        requests: About how many requests to the store an image needs in an epoch that begins with an empty cache, or
+            None if the images are single files or objects, or on this host.
     """
 
     num_samples: int
@@ -155,6 +166,8 @@ class SamplerStatistics:
     num_unseen: float
     num_unseen_in_all: int
     padding: Mapping[str, float | None]
+    shuffle: ShuffleQuality | None = None
+    requests: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +208,13 @@ class SamplingStatistics:
         for override, sampler in self.samplers.items():
             mix = sampler.class_mix
             named_mix = None if mix is None else dict(zip(self.class_names, mix.tolist(), strict=True))
-            samplers[override] = {**vars(sampler), "class_mix": named_mix, "padding": dict(sampler.padding)}
+            shuffle = sampler.shuffle
+            samplers[override] = {
+                **vars(sampler),
+                "class_mix": named_mix,
+                "padding": dict(sampler.padding),
+                "shuffle": None if shuffle is None else {"score": shuffle.score, **asdict(shuffle)},
+            }
         return {
             "num_images": self.num_images,
             "class_mix": dict(zip(self.class_names, self.class_mix.tolist(), strict=True)),
@@ -215,6 +234,7 @@ def sampling_statistics(
     *,
     batch: BatchShape | None = None,
     attribute: str | None = None,
+    reading: ImageReading | None = None,
     seed: int = 0,
     num_epochs: int = 3,
 ) -> SamplingStatistics:
@@ -222,10 +242,12 @@ def sampling_statistics(
 
     Args:
         table: The training samples, such as ``datamodule.tables("train")[0]``.
-        samplers: Sampler configs by override; by default each of `SAMPLERS` with its defaults.
+        samplers: Sampler configs by override; by default each of `SAMPLERS` with its defaults, without
+            ``block_shuffle`` if the images are not in shards.
         batchings: Batchings by override; by default each of `BATCHINGS` with its defaults.
         batch: Shape of a batch, by default `BatchShape`'s.
         attribute: Attribute whose values are counted, or None for the class.
+        reading: Reading of a packed set in a store, such as ``datamodule.reading``, to estimate its requests, or None.
         seed: Seed of the orders.
         num_epochs: Number of epochs that are drawn.
 
@@ -234,14 +256,19 @@ def sampling_statistics(
     """
     if num_epochs < 1:
         raise SettingError("num_epochs", num_epochs, "must be at least 1")
-    samplers = _shipped_configs("sampler", SAMPLERS) if samplers is None else samplers
+    if samplers is None:
+        samplers = for_table(_shipped_configs("sampler", SAMPLERS), table)
     batchings = _shipped_configs("batching", BATCHINGS) if batchings is None else batchings
-    batch = BatchShape() if batch is None else batch
+    measures = _Measures(
+        table=table,
+        batchings=batchings,
+        batch=BatchShape() if batch is None else batch,
+        attribute=attribute,
+        reading=reading,
+        seed=seed,
+        num_epochs=num_epochs,
+    )
     counts = label_counts(table, by=attribute)
-    is_empty = _without_labels(table, attribute)
-    num_unknown_sizes = int(((table.widths == 0) | (table.heights == 0)).sum())
-    # Batchings, too, need the size of every image.
-    sizes = None if num_unknown_sizes else batch.resized(table.widths, table.heights)
     statistics: dict[str, SamplerStatistics] = {}
     problems: dict[str, str] = {}
     for override, config in samplers.items():
@@ -250,25 +277,28 @@ def sampling_statistics(
             sampler = config.make_sampler(table)
         except ValueError as error:
             problems[override] = str(error)
-            continue
-        padding = {
-            name: None if sizes is None else _padding(batching, sampler, table, sizes, batch, seed=seed)
-            for name, batching in batchings.items()
-        }
-        appearances = np.stack([_appearances(sampler, seed=seed, epoch=epoch) for epoch in range(num_epochs)])
-        class_mix = expected_class_mix([table], sampler, by=attribute)
-        statistics[override] = _sampler_statistics(sampler, appearances, is_empty, class_mix=class_mix, padding=padding)
+        else:
+            statistics[override] = measures.of(sampler)
     return SamplingStatistics(
         class_names=table.labels_of(attribute)[1],
         num_images=table.num_images,
         class_mix=counts / max(1, counts.sum()),
-        empty_share=float(is_empty.sum() / max(1, table.num_images)),
+        empty_share=float(measures.is_empty.sum() / max(1, table.num_images)),
         samplers=statistics,
         problems=problems,
-        batch=batch,
+        batch=measures.batch,
         num_epochs=num_epochs,
-        num_unknown_sizes=num_unknown_sizes,
+        num_unknown_sizes=measures.num_unknown_sizes,
     )
+
+
+def for_table(samplers: Mapping[str, SamplerConfig], table: AnnotationTable) -> dict[str, SamplerConfig]:
+    """Return the sampler configs that a table can have: without block order if its images are not in shards."""
+    return {
+        override: config
+        for override, config in samplers.items()
+        if table.shards is not None or not isinstance(config, BlockShuffleSamplerConfig)
+    }
 
 
 def _shipped_configs(group: str, types: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,41 +306,78 @@ def _shipped_configs(group: str, types: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{group}={name}": config_type() for name, config_type in types.items()}
 
 
-def _without_labels(table: AnnotationTable, attribute: str | None) -> npt.NDArray[np.bool_]:
-    """Return True for each image without an object that has a label."""
-    ids, _ = table.labels_of(attribute)
-    num_labels = np.bincount(table.image_of_object()[ids >= 0], minlength=table.num_images)
-    is_empty: npt.NDArray[np.bool_] = num_labels == 0
-    return is_empty
+@dataclass(frozen=True, kw_only=True)
+class _Measures:
+    """Measures of samplers on one training set; see `sampling_statistics` for the fields."""
 
+    table: AnnotationTable
+    batchings: Mapping[str, Batching]
+    batch: BatchShape
+    attribute: str | None
+    reading: ImageReading | None
+    seed: int
+    num_epochs: int
 
-def _sampler_statistics(
-    sampler: OrderSampler,
-    appearances: IndexArray,
-    is_empty: npt.NDArray[np.bool_],
-    *,
-    class_mix: _Floats | None,
-    padding: Mapping[str, float | None],
-) -> SamplerStatistics:
-    """Return the statistics of a sampler.
+    def of(self, sampler: OrderSampler) -> SamplerStatistics:
+        """Return the statistics of a sampler."""
+        epochs = range(self.num_epochs)
+        orders = [sampler.order(seed=self.seed, epoch=epoch)[0 : len(sampler)] for epoch in epochs]
+        # How often each image appears in each epoch.
+        appearances = np.stack([np.bincount(order, minlength=sampler.num_indices) for order in orders])
+        visits = _expected_visits(sampler)
+        return SamplerStatistics(
+            num_samples=len(sampler),
+            class_mix=expected_class_mix([self.table], sampler, by=self.attribute),
+            empty_share=None if visits is None else float(visits[self.is_empty].sum() / max(1, len(sampler))),
+            max_repeats=int(appearances.max(initial=0)),
+            num_unseen=float((appearances == 0).sum(axis=1).mean()),
+            num_unseen_in_all=int((appearances == 0).all(axis=0).sum()),
+            padding={name: self._padding(batching, sampler) for name, batching in self.batchings.items()},
+            shuffle=self._shuffle(orders),
+            requests=None if self.reading is None else epoch_requests(self.table, sampler, self.reading),
+        )
 
-    Args:
-        sampler: The sampler.
-        appearances: int64 ``(num_epochs, num_images)``, how often each image appears in each epoch.
-        is_empty: ``(num_images,)``, True for images without labels.
-        class_mix: See `SamplerStatistics`.
-        padding: See `SamplerStatistics`.
-    """
-    visits = _expected_visits(sampler)
-    return SamplerStatistics(
-        num_samples=len(sampler),
-        class_mix=class_mix,
-        empty_share=None if visits is None else float(visits[is_empty].sum() / max(1, len(sampler))),
-        max_repeats=int(appearances.max(initial=0)),
-        num_unseen=float((appearances == 0).sum(axis=1).mean()),
-        num_unseen_in_all=int((appearances == 0).all(axis=0).sum()),
-        padding=padding,
-    )
+    @cached_property
+    def is_empty(self) -> npt.NDArray[np.bool_]:
+        """True for each image without an object that has a label, ``(num_images,)``."""
+        return np.diff(self._labels.offsets) == 0
+
+    @cached_property
+    def num_unknown_sizes(self) -> int:
+        """Number of images of unknown size."""
+        return int(((self.table.widths == 0) | (self.table.heights == 0)).sum())
+
+    @cached_property
+    def _labels(self) -> LabelSets:
+        return image_labels(self.table, by=self.attribute)
+
+    @cached_property
+    def _sizes(self) -> IndexArray:
+        return self.batch.resized(self.table.widths, self.table.heights)
+
+    def _shuffle(self, orders: Sequence[IndexArray]) -> ShuffleQuality | None:
+        """Return the quality of a shuffle of images in shards, or None without shards, or pairs in a batch."""
+        if self.table.shards is None or self.batch.batch_size < 2 or len(orders[0]) < 2:
+            return None
+        return shuffle_quality(orders, self.table.shards, batch_size=self.batch.batch_size, labels=self._labels)
+
+    def _padding(self, batching: Batching, sampler: OrderSampler) -> float | None:
+        """Return the padded share of batches of the first epoch, or None if it is not known."""
+        # Batchings, too, need the size of every image.
+        if len(sampler) == 0 or self.num_unknown_sizes:
+            return None
+        if isinstance(sampler, BlockShuffleSampler) and not isinstance(batching, PlainBatching):
+            return None
+        length = self.batch.batch_size
+        order = batching.batched(sampler, self.table).batch_order(seed=self.seed, epoch=0, global_batch=length)
+        num_batches = -(-len(order) // length)
+        if num_batches <= _MAX_BATCHES:
+            return padding_share(order[0 : len(order)], self._sizes, self.batch)
+        # Windows all over the epoch, because a sequential order may begin with images of one size.
+        window = _MAX_BATCHES // _NUM_WINDOWS
+        firsts = np.linspace(0, len(order) // length - window, _NUM_WINDOWS).astype(np.int64).tolist()
+        windows = [order[first * length : (first + window) * length] for first in firsts]
+        return padding_share(np.concatenate(windows), self._sizes, self.batch)
 
 
 def _expected_visits(sampler: OrderSampler) -> _Floats | None:
@@ -318,36 +385,6 @@ def _expected_visits(sampler: OrderSampler) -> _Floats | None:
         return epoch_visits(sampler, 0)
     except ValueError:  # no closed form
         return None
-
-
-def _appearances(sampler: OrderSampler, *, seed: int, epoch: int) -> IndexArray:
-    """Return how often each image appears in an epoch, int64 ``(num_images,)``."""
-    order = sampler.order(seed=seed, epoch=epoch)
-    return np.bincount(order[0 : len(order)], minlength=sampler.num_indices)
-
-
-def _padding(
-    batching: Batching,
-    sampler: OrderSampler,
-    table: AnnotationTable,
-    sizes: IndexArray,
-    batch: BatchShape,
-    *,
-    seed: int,
-) -> float | None:
-    """Return the padded share of batches of the first epoch, or None without images."""
-    if len(sampler) == 0:
-        return None
-    length = batch.batch_size
-    order = batching.batched(sampler, table).batch_order(seed=seed, epoch=0, global_batch=length)
-    num_batches = -(-len(order) // length)
-    if num_batches <= _MAX_BATCHES:
-        return padding_share(order[0 : len(order)], sizes, batch)
-    # Windows all over the epoch, because a sequential order may begin with images of one size.
-    window = _MAX_BATCHES // _NUM_WINDOWS
-    firsts = np.linspace(0, len(order) // length - window, _NUM_WINDOWS).astype(np.int64).tolist()
-    windows = [order[first * length : (first + window) * length] for first in firsts]
-    return padding_share(np.concatenate(windows), sizes, batch)
 
 
 def padding_share(indices: IndexArray, sizes: IndexArray, batch: BatchShape) -> float:

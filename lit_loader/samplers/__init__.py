@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lit_loader.samplers.block_shuffle import BlockShuffleSampler
 from lit_loader.samplers.class_aware import ClassAwareSampler
 from lit_loader.samplers.class_balanced import ClassBalancedSampler
 from lit_loader.samplers.grouped import GroupedSampler, aspect_ratio_buckets, size_buckets
@@ -17,6 +18,7 @@ from lit_loader.samplers.rare_classes import (
 from lit_loader.samplers.weighted import WeightedRandomSampler
 
 __all__ = [
+    "BlockShuffleSampler",
     "ClassAwareSampler",
     "ClassBalancedSampler",
     "GroupedSampler",

@@ -91,8 +91,10 @@ def checked_number(name: str, value: Any) -> float:
 
 _SETTING_CHECKS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(_RANGES, checked_number),
+    "block_size": partial(checked_int, minimum=1),
     "empty_as_class": checked_flag,
     "num_samples": partial(checked_int, minimum=1),
+    "open_shards": partial(checked_int, minimum=1),
     "replacement": checked_flag,
 }
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lit_loader.samplers.block_shuffle import BlockShuffleSampler
 from lit_loader.samplers.checks import Weights, checked_int, checked_integers, checked_weights, refuse_first
 from lit_loader.samplers.order import OrderSampler, SliceableOrder, array_order, epoch_visits
 from lit_loader.samplers.shuffle import permutation
@@ -55,7 +56,8 @@ class GroupedSampler(OrderSampler):
 
     Raises:
         TypeError: If ``sampler`` is not an `OrderSampler`, or composes batches itself (`MixedSourceSampler`, and any
-            sampler that overrides `batch_order`, like this class); if the ids are not integers.
+            sampler that overrides `batch_order`, like this class) or is a `BlockShuffleSampler`; if the ids are not
+            integers.
         ValueError: If there are more or fewer ids than indices, or an id is negative or too large (the first is named).
 
     Source:
@@ -75,6 +77,11 @@ class GroupedSampler(OrderSampler):
             raise TypeError(
                 f"{type(sampler).__name__} composes every batch itself, and groups would undo that; pass a sampler of "
                 f"single samples to GroupedSampler, or use {type(sampler).__name__} without groups"
+            )
+        if isinstance(sampler, BlockShuffleSampler):
+            raise TypeError(
+                "BlockShuffleSampler keeps neighbours in a shard together, and groups would spread them over the "
+                "epoch, with one request an image; use it without groups, or pass RandomSampler to GroupedSampler"
             )
         super().__init__(seed=sampler.seed if seed is None else seed)
         self.sampler = sampler

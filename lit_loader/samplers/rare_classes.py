@@ -78,24 +78,58 @@ class RepeatFactorSampler(SizedSampler):
 
     def __init__(self, repeat_factors: Weights, *, seed: int | None = None) -> None:
         super().__init__(seed=seed)
-        factors = checked_weights("repeat_factors", repeat_factors)
-        # fsum() is exactly rounded; the error of numpy's sum differs between machines, and so might the length.
-        total = math.fsum(factors)
-        if not 0.5 < total < 2**31:
-            raise ValueError(
-                f"`repeat_factors` must sum to more than 0.5 and less than 2**31 positions an epoch, got {total:g}, "
-                f"with repeat_factors[{factors.argmax()}]={factors.max():g} the largest; scale them all"
-            )
-        # The part of each factor that needs no draw.
-        certain = np.floor(factors)
-        self._drawn: IndexArray = np.flatnonzero(factors > certain)
-        self._fractions, self._num_drawn = _with_integer_sum((factors - certain)[self._drawn])
-        self._certain: IndexArray = certain.astype(np.int64)
-        self._length = int(certain.sum()) + self._num_drawn
-        self._num_indices = len(factors)
+        self._repeats = RepeatedVisits("repeat_factors", repeat_factors)
+        self._length = self._repeats.length
+        self._num_indices = self._repeats.num_indices
 
     def order(self, *, seed: int, epoch: int) -> Order:
         """Return the epoch's visits."""
+        visits = self._repeats.draw(seed, epoch)
+        indices = np.repeat(np.arange(len(visits)), visits)
+        return array_order(indices[permutation(key64(seed, "repeat shuffle", epoch), len(self))])
+
+    def _identity(self) -> tuple[Any, ...]:
+        return self._repeats.identity()
+
+    def expected_visits(self, epoch: int = 0) -> npt.NDArray[np.float64]:
+        """Return the factors, with their fractions scaled to sum to an integer."""
+        return self._repeats.expected()
+
+
+class RepeatedVisits:
+    """Number of visits of each index in an epoch, drawn from repeat factors; see `RepeatFactorSampler`.
+
+    Args:
+        name: Name of the argument with the factors, for messages.
+        factors: One number an index, not negative. They are copied.
+
+    Attributes:
+        length: Sum of the visits, the same in every epoch.
+        num_indices: Number of factors.
+
+    Raises:
+        TypeError, ValueError: As for `RepeatFactorSampler`.
+    """
+
+    def __init__(self, name: str, factors: Weights) -> None:
+        checked = checked_weights(name, factors)
+        # fsum() is exactly rounded; the error of numpy's sum differs between machines, and so might the length.
+        total = math.fsum(checked)
+        if not 0.5 < total < 2**31:
+            raise ValueError(
+                f"`{name}` must sum to more than 0.5 and less than 2**31 positions an epoch, got {total:g}, "
+                f"with {name}[{checked.argmax()}]={checked.max():g} the largest; scale them all"
+            )
+        # The part of each factor that needs no draw.
+        certain = np.floor(checked)
+        self._drawn: IndexArray = np.flatnonzero(checked > certain)
+        self._fractions, self._num_drawn = _with_integer_sum((checked - certain)[self._drawn])
+        self._certain: IndexArray = certain.astype(np.int64)
+        self.length = int(certain.sum()) + self._num_drawn
+        self.num_indices = len(checked)
+
+    def draw(self, seed: int, epoch: int) -> IndexArray:
+        """Return the visits of an epoch, int64 ``(num_indices,)``, a function of the arguments."""
         visits = self._certain.copy()
         places = permutation(key64(seed, "repeat fractions", epoch), len(self._drawn))
         # A uniform number in [0, 1) with 53 bits.
@@ -105,17 +139,17 @@ class RepeatFactorSampler(SizedSampler):
         grid_points = np.minimum(grid_points, self._num_drawn)
         grid_points[-1:] = self._num_drawn
         visits[self._drawn[places]] += np.diff(grid_points, prepend=0).astype(np.int64)
-        indices = np.repeat(np.arange(len(visits)), visits)
-        return array_order(indices[permutation(key64(seed, "repeat shuffle", epoch), len(self))])
+        return visits
 
-    def _identity(self) -> tuple[Any, ...]:
-        return self._certain, self._drawn, self._fractions
-
-    def expected_visits(self, epoch: int = 0) -> npt.NDArray[np.float64]:
-        """Return the factors, with their fractions scaled to sum to an integer."""
+    def expected(self) -> npt.NDArray[np.float64]:
+        """Return the mean of the visits over seeds, float64 ``(num_indices,)``."""
         visits = self._certain.astype(np.float64)
         visits[self._drawn] += self._fractions
         return visits
+
+    def identity(self) -> tuple[Any, ...]:
+        """Return the settings that the visits depend on, without seed and epoch."""
+        return self._certain, self._drawn, self._fractions
 
 
 def _with_integer_sum(fractions: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], int]:

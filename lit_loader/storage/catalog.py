@@ -17,7 +17,10 @@ from lit_loader.foundation.array_file import read_arrays, write_arrays
 from lit_loader.foundation.escaping import printable
 from lit_loader.types import IndexArray
 
-__all__ = ["Catalog"]
+__all__ = ["Catalog", "DIGEST_BYTES"]
+
+DIGEST_BYTES: Final = 16
+"""Bytes of the digest of an image."""
 
 _FORMAT: Final = 1
 
@@ -37,6 +40,8 @@ class Catalog:
         starts: int64 ``(num_images,)``, its first byte in the object.
         lengths: int64 ``(num_images,)``, its number of bytes.
         path_hashes: uint64 ``(num_images,)``, `hash_paths` of its path in the annotation table.
+        digests: uint8 ``(num_images, 16)``, digest of the bytes of each image, or None.
+        object_digests: Digest of each whole object in hexadecimal digits, or None.
     """
 
     root: str
@@ -46,6 +51,8 @@ class Catalog:
     starts: IndexArray
     lengths: IndexArray
     path_hashes: npt.NDArray[np.uint64]
+    digests: npt.NDArray[np.uint8] | None = None
+    object_digests: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         sorted_hashes = self.path_hashes[self._order]
@@ -126,9 +133,12 @@ class Catalog:
             "root": self.root,
             "objects": list(self.objects),
             "versions": list(self.versions),
+            "object_digests": None if self.object_digests is None else list(self.object_digests),
         }
-        names = ("object_of", "starts", "lengths", "path_hashes")
-        write_arrays(path, {name: getattr(self, name) for name in names}, header)
+        arrays = {name: getattr(self, name) for name in ("object_of", "starts", "lengths", "path_hashes")}
+        if self.digests is not None:
+            arrays["digests"] = self.digests.reshape(-1)
+        write_arrays(path, arrays, header)
 
     @classmethod
     def load(cls, path: Path) -> Catalog:
@@ -139,7 +149,10 @@ class Catalog:
         """
         arrays, header = read_arrays(path, format=_FORMAT, key="")
         try:
-            values: dict[str, Any] = arrays | {name: header[name] for name in ("root", "objects", "versions")}
+            names = ("root", "objects", "versions", "object_digests")
+            values: dict[str, Any] = arrays | {name: header[name] for name in names}
+            if "digests" in arrays:
+                values["digests"] = arrays["digests"].reshape(len(arrays["lengths"]), DIGEST_BYTES)
             catalog = cls(**values)
             _check(catalog)
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -159,6 +172,13 @@ def _check(catalog: Catalog) -> None:
         raise TypeError("root, objects and versions must be strings")
     if len(catalog.objects) != len(catalog.versions):
         raise ValueError(f"{len(catalog.objects)} objects have {len(catalog.versions)} versions")
+    if catalog.digests is not None and catalog.digests.dtype != np.uint8:
+        raise TypeError(f"digests are {catalog.digests.dtype}, expected uint8")
+    object_digests = catalog.object_digests
+    if object_digests is not None and not (
+        len(object_digests) == len(catalog.objects) and all(isinstance(digest, str) for digest in object_digests)
+    ):
+        raise ValueError("object_digests must be a string for each object")
     if len(catalog) and not 0 <= catalog.object_of.min() <= catalog.object_of.max() < len(catalog.objects):
         raise ValueError(f"an image is in an object outside of 0 to {len(catalog.objects) - 1}")
     if len(catalog) and (catalog.starts.min() < 0 or catalog.lengths.min() < 0):

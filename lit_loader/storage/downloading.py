@@ -107,7 +107,7 @@ def _fetch_object(store: Any, url: str, objects: Listing, folder: Path, headers_
     except StorageError as error:
         raise StorageError(f"{place}: {error.problem}", remedy=error.remedy) from None
     except Exception as error:
-        # Errors of this disk are no errors of the store.
+        # The disk of this host may be full.
         if isinstance(error, OSError) and error.errno is not None:
             raise StorageError(f"{path} cannot be written ({error.strerror})") from None
         raise storage_error(error, place) from None
@@ -175,9 +175,9 @@ def on_threads(
     report = _every(_PROGRESS_S, progress)
     with ThreadPoolExecutor(max(1, min(num_threads, len(numbers)))) as pool:
         try:
-            for done, future in enumerate(as_completed(_submitted(pool, function, numbers)), 1):
+            for count, future in enumerate(as_completed(_submitted(pool, function, numbers)), 1):
                 future.result()
-                report(done, len(numbers))
+                report(count, len(numbers))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -192,11 +192,11 @@ def _every(interval_s: float, progress: ReportProgress) -> ReportProgress:
     """Return a `ReportProgress` that reports at most once in an interval."""
     last = 0.0
 
-    def report(done: int, total: int | None) -> None:
+    def report(count: int, total: int | None) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= interval_s:
             last = now
-            progress(done, total)
+            progress(count, total)
 
     return report

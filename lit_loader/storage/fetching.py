@@ -24,18 +24,40 @@ from lit_loader.storage.cache_file import CacheWriter
 from lit_loader.storage.catalog import Catalog
 from lit_loader.storage.object_store import open_store, storage_error
 from lit_loader.storage.settings import StorageSettings, hide_secrets
+from lit_loader.types import IndexArray
 
-__all__ = ["Fetcher", "Job", "Neighbours", "REQUEST_BYTES"]
+__all__ = ["Fetcher", "Job", "Neighbours", "REQUEST_BYTES", "request_distances"]
 
 REQUEST_BYTES: Final = 4 << 20
 """Images of one object share a request within a range of about this size."""
 
+_HORIZON_BYTES: Final = 2 << 30  # neighbours that are needed within this many bytes of the order share a request
 _MAX_GAP: Final = 4096  # bytes between two images of a request: headers and padding of a tar file, but no image
 _MAX_RETRIES: Final = "30"  # 14 s in the median of the random waits
 _MAX_DENIED: Final = 6  # requests with credentials that the store refuses, while a file gives new ones
 _DENIED_S: Final = 2.0
 _MIN_FINISHED: Final = 16
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def request_distances(neighbours: Neighbours, sizes: IndexArray, budget: int, window: int) -> tuple[int, int]:
+    """Return how many samples ahead an image is fetched, and how many ahead its neighbours may be to share the request.
+
+    Args:
+        neighbours: Images that are near each other.
+        sizes: Bytes of each image on the disk, int64 ``(num_images,)``.
+        budget: Largest number of bytes of the cache.
+        window: Number of samples that are kept ahead.
+    """
+    if not neighbours.exist:
+        return window, window
+    num_bytes = _HORIZON_BYTES
+    if budget < int(sizes.sum()):
+        # Images that are fetched early take the place of images that could stay.
+        num_bytes = min(num_bytes, budget // 2)
+    horizon = num_bytes // max(1, int(sizes.mean()))
+    # Images of a new block are needed in any order, so its requests have to begin before its first sample.
+    return max(window, horizon // 4), horizon
 
 
 class Neighbours:
@@ -115,6 +137,7 @@ class Fetcher:
 
     Attributes:
         wakeup: Readable when `finished` has something to return.
+        signal: The other end of `wakeup`, for the threads.
         num_requests: Number of requests that were sent.
         num_bytes: Number of bytes that were received.
     """
@@ -134,14 +157,15 @@ class Fetcher:
         self._store_lock = threading.Lock()
         self._urgent: deque[Job] = deque()
         self._waiting: deque[Job] = deque()
-        self._tickets: queue.SimpleQueue[None] = queue.SimpleQueue()  # one for each job of both queues
+        # True for each job of both queues, False for a thread to end
+        self._tickets: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._finished: deque[Job] = deque()
         self._is_signalled = False
-        self.wakeup, self._signal = socket.socketpair()
+        self.wakeup, self.signal = socket.socketpair()
         self.num_requests = 0
         self.num_bytes = 0
         for _ in range(settings.num_connections):
-            threading.Thread(target=self._run, daemon=True).start()
+            threading.Thread(target=self._run, name="lit_loader_fetch", daemon=True).start()
 
     def submit(self, slots: Sequence[int], *, is_urgent: bool, num_tries: int = 0) -> Job:
         """Fetch PENDING images of one object, in a request before all others if it is urgent."""
@@ -149,7 +173,7 @@ class Fetcher:
         ends = [int(starts[slot]) + int(self._catalog.lengths[slot]) for slot in slots]
         job = Job(slots, max(ends) - int(starts[slots[0]]), num_tries)
         (self._urgent if is_urgent else self._waiting).append(job)
-        self._tickets.put(None)
+        self._tickets.put(True)
         return job
 
     def finished(self) -> list[Job]:
@@ -163,9 +187,13 @@ class Fetcher:
             jobs.append(self._finished.popleft())
         return jobs
 
+    def close(self) -> None:
+        """Let the threads end; one that waits for the store ends after that."""
+        for _ in range(self._settings.num_connections):
+            self._tickets.put(False)
+
     def _run(self) -> None:
-        while True:
-            self._tickets.get()
+        while self._tickets.get():
             try:
                 job = self._urgent.popleft()
             except IndexError:
@@ -182,7 +210,7 @@ class Fetcher:
             # One wakeup for several jobs, unless threads have nothing to do before it.
             if not self._is_signalled and (len(self._finished) >= _MIN_FINISHED or not self._waiting):
                 self._is_signalled = True
-                self._signal.send(b"x")
+                self.signal.send(b"x")
 
     def _fetch(self, job: Job) -> None:
         slot = job.slots[0]

@@ -47,6 +47,11 @@ class ImageStore(ABC):
 
     catalog: Catalog
 
+    @property
+    def settings(self) -> StorageSettings | None:
+        """Settings of the store, or None for images on this host and for copies of the store in other processes."""
+        return None
+
     @abstractmethod
     def read(self, path: str) -> bytes:
         """Return all bytes of an image.
@@ -153,7 +158,8 @@ class LocalImages(ImageStore):
 
     def copy_key(self, path: str) -> Hashable:
         """Return a digest of the image's bytes."""
-        return blake2b(self.read(path)).digest()
+        digests = self.catalog.digests
+        return blake2b(self.read(path)).digest() if digests is None else digests[self.slot(path)].tobytes()
 
 
 class _OpenFile:
@@ -214,6 +220,11 @@ class RemoteImages(ImageStore):
         self._cache = CacheFile(self.folder, self.catalog)
         self._requests = _Requests(self.folder)
 
+    @property
+    def settings(self) -> StorageSettings | None:
+        """Settings of the store, or None in a copy in another process."""
+        return self._settings
+
     def start(self) -> None:
         """Connect this process to the fetch process of the host, which is started if there is none.
 
@@ -231,6 +242,7 @@ class RemoteImages(ImageStore):
         client, self._client = self._client, None
         if client is not None:
             client.close()
+        self._requests.close()
 
     def open_stream(self) -> SlotStream | None:
         """Return a stream that tells the fetch process which images are needed next; see `start` for errors."""
@@ -256,9 +268,11 @@ class RemoteImages(ImageStore):
         return None if slot < 0 else self._read_ready(slot)
 
     def copy_key(self, path: str) -> Hashable:
-        """Return size and ETag of an object if they say that contents are equal, else a value of this image alone."""
+        """Return a digest, or size and ETag if they say that contents are equal, else a value of this image alone."""
         catalog = self.catalog
         slot = self.slot(path)
+        if catalog.digests is not None:
+            return catalog.digests[slot].tobytes()
         tag = catalog.versions[catalog.object_of[slot]]
         if catalog.holds_whole_objects and _CONTENT_TAG.fullmatch(tag):
             return int(catalog.lengths[slot]), tag.strip('"')
@@ -312,8 +326,13 @@ class _Requests:
         self._socket: socket.socket | None = None
 
     def __del__(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket; the next request opens another one."""
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
 
     def send(self, request: bytes) -> bool:
         """Send a request; return False if no fetch process listens."""

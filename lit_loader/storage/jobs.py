@@ -33,11 +33,14 @@ ReportProgress: TypeAlias = Callable[[int, int | None], None]
 _JOBS: Final = {
     "download": ("lit_loader.storage.downloading", "download", "Downloading annotations"),
     "headers": ("lit_loader.storage.downloading", "headers", "Reading image headers"),
+    "tar_samples": ("lit_loader.storage.packing_jobs", "tar_samples", "Reading headers of tar files"),
+    "upload": ("lit_loader.storage.packing_jobs", "upload", "Uploading"),
+    "verify": ("lit_loader.storage.packing_jobs", "verify", "Comparing shards"),
     "list": ("lit_loader.storage.downloading", "list_objects", "Listing objects"),
 }
 """Module, function and progress text of each job; a function gets settings, request and `ReportProgress`."""
 
-_ERRORS: Final = {"StorageError": StorageError, "UnsafePathError": UnsafePathError}
+_ERRORS: Final[dict[str, type[LitLoaderError]]] = {"StorageError": StorageError, "UnsafePathError": UnsafePathError}
 _MAX_STDERR_BYTES: Final = 2000
 
 
@@ -45,7 +48,7 @@ def run_job(name: str, settings: StorageSettings, request: Mapping[str, Any], *,
     """Run a job in a fresh interpreter, and return its result.
 
     Args:
-        name: One of ``"list"``, ``"download"``, ``"headers"``.
+        name: One of the keys of ``_JOBS``.
         settings: The store.
         request: Arguments of the job, as JSON data; see the function of the job.
         progress: Whether to draw a progress bar if standard error is a terminal.
@@ -116,7 +119,7 @@ def _bar(description: str, progress: bool) -> Iterator[ReportProgress]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not (progress and console.is_terminal)) as bar:
         task = bar.add_task(description, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield lambda count, total: bar.update(task, completed=count, total=total)
 
 
 def _encode_error(error: Exception, settings: StorageSettings) -> dict[str, Any]:
@@ -138,8 +141,8 @@ def _decode_error(error: Mapping[str, Any]) -> Exception:
         return SettingError(error["argument"], ..., error["rule"], error["remedy"])
     if kind == "import":
         return ImportError(error["message"], name=error["name"])
-    error_class = _ERRORS.get(kind, StorageError)
-    return error_class(error["message"], remedy=error.get("remedy", ""), settings=error.get("settings"))
+    settings = {name: error[name] for name in ("remedy", "settings") if name in error}
+    return _ERRORS.get(kind, StorageError)(error["message"], **settings)
 
 
 # -- in the process of a job --------------------------------------------------------------------------------------

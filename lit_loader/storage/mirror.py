@@ -135,7 +135,7 @@ def open_mirror(settings: StorageSettings, *, is_image: Callable[[str], bool], r
     Args:
         settings: Settings of the store.
         is_image: Returns True for the name of an image file; other files are downloaded.
-        refresh: List the store, and update what has changed there. Otherwise an existing mirror is opened as it is.
+        refresh: List the store, and update what has changed there. Otherwise open an existing mirror unchanged.
         progress: Whether to draw progress bars on a terminal.
 
     Raises:
@@ -143,7 +143,7 @@ def open_mirror(settings: StorageSettings, *, is_image: Callable[[str], bool], r
         SettingError: If an option is unknown, or files that are not images exceed ``annotation_budget``.
 
     Warns:
-        UserWarning: If keys in the store are no paths of files; they are left out.
+        UserWarning: If keys in the store are not paths of files, which leaves out their objects.
     """
     for parent in list(_open_mirrors.values()):
         folder = settings.url.removeprefix(f"{parent.settings.url}/")
@@ -231,8 +231,9 @@ def _refresh(settings: StorageSettings, place: Path, is_image: Callable[[str], b
     images = _image_mask(listing, is_image)
     _check_budget(settings, listing.select(np.flatnonzero(~images)))
     unchanged, states = _unchanged_rows(place, listing)
-    # From here to the end the files may fit neither listing; without states no file counts as filled.
-    (place / "headers").unlink(missing_ok=True)
+    # From here to the end the files fit neither listing. After an interruption, the next refresh updates all of them.
+    for name in ("listing.arrow", "headers"):
+        (place / name).unlink(missing_ok=True)
     changed_files = np.flatnonzero(~unchanged & ~images)
     if len(changed_files):
         _fetch("download", settings, place, listing.select(changed_files), progress)
@@ -367,7 +368,11 @@ def _write_states(place: Path, states: _States) -> None:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    state = path.stat()
+    try:
+        state = path.stat()
+    # An update was broken off.
+    except FileNotFoundError:
+        return 0, 0
     return state.st_ino, state.st_mtime_ns
 
 

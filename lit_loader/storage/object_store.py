@@ -57,7 +57,8 @@ def open_store(settings: StorageSettings) -> Any:
     config: dict[str, Any] = {}
     client_options: dict[str, Any] = {}
     retry_config: dict[str, Any] = {}
-    for name, value in settings.options.items():
+    options: Mapping[str, Any] = settings.options
+    for name, value in options.items():
         if name == _CREDENTIALS_FILE:
             continue
         if name in _RETRY_OPTIONS:

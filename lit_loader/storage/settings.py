@@ -25,7 +25,7 @@ SCHEMES: Final = ("s3", "gs", "az", "http", "https", "file")
 """Schemes of the URLs of stores."""
 
 _LIMITS: Final = ("cache_budget", "annotation_budget", "window", "num_connections")
-# All other options may be credentials, also those of later versions of obstore.
+# Options of later versions of obstore may be credentials, too, so only these are public.
 _PUBLIC_OPTIONS: Final = {
     *("endpoint", "region", "default_region", "bucket", "account_name", "container_name"),
     "virtual_hosted_style_request",
@@ -33,6 +33,7 @@ _PUBLIC_OPTIONS: Final = {
     *("use_azure_cli", "use_fabric_endpoint", "disable_tagging", "allow_http", "allow_invalid_certificates"),
     *("connect_timeout", "read_timeout", "timeout", "pool_idle_timeout", "pool_max_idle_per_host", "http1_only"),
     *("http2_only", "randomize_addresses", "max_retries", "retry_timeout", "server_side_encryption", "role_arn"),
+    "credentials_file",
 }
 _MIN_SECRET: Final = 3
 
@@ -135,19 +136,21 @@ def storage_settings(
         SettingError: If the URL has another scheme, or contains a login or a query; or a value has a wrong type. Values
             of options are not named.
     """
-    scheme, _, rest = url.partition("://")
+    scheme, _, place = url.partition("://")
     # The messages must not repeat a password.
-    shown = re.sub("[^/]*@", "***@", f"{scheme}://{rest.partition('?')[0]}")
+    public_url = re.sub("[^/]*@", "***@", f"{scheme}://{place.partition('?')[0]}")
     if scheme == "memory":
         rule = "is the memory of one process, and images are fetched by another one"
-        raise SettingError(argument, shown, rule, "use file:///..., s3://, gs://, az:// or https://")
-    if scheme not in SCHEMES or not rest.strip("/"):
-        raise SettingError(argument, shown, f"is not the URL of a folder in a store; schemes: {', '.join(SCHEMES)}")
-    if "@" in rest.partition("/")[0] or "?" in rest or "#" in rest:
+        raise SettingError(argument, public_url, rule, "use file:///..., s3://, gs://, az:// or https://")
+    if scheme not in SCHEMES or not place.strip("/"):
+        raise SettingError(
+            argument, public_url, f"is not the URL of a folder in a store; schemes: {', '.join(SCHEMES)}"
+        )
+    if "@" in place.partition("/")[0] or "?" in place or "#" in place:
         remedy = "give credentials by the store's environment variables or by `storage`"
-        raise SettingError(argument, shown, "must not contain a login, a query or a fragment", remedy)
+        raise SettingError(argument, public_url, "must not contain a login, a query or a fragment", remedy)
     values = {str(name): value for name, value in storage.items() if value is not None}
-    limits = {name: values.pop(name) for name in _LIMITS if name in values}
+    limits: dict[str, Any] = {name: values.pop(name) for name in _LIMITS if name in values}
     for name in ("window", "num_connections"):
         number = limits.get(name, 1)
         if type(number) is not int or not 1 <= number <= 1 << 20:

@@ -18,7 +18,7 @@ def test_columns_have_their_types_and_are_read_only():
     table = full_table()
     types = {
         **dict.fromkeys(("source_ids", "image_stamps", "category_ids", "offsets", "labels", "object_ids"), np.int64),
-        **dict.fromkeys(("widths", "heights", "regions", "file_sizes"), np.int32),
+        **dict.fromkeys(("widths", "heights", "regions", "file_sizes", "shards"), np.int32),
         **dict.fromkeys(("boxes", "corners", "rotated_boxes", "areas", "keypoints"), np.float32),
         **dict.fromkeys(("difficult", "truncated", "occluded", "crowd"), np.bool_),
         "visibility": np.uint8,

@@ -213,7 +213,7 @@ def test_table_file_with_contradicting_columns_is_cache_error(tmp_path, table_pa
 
 def test_table_file_without_a_required_array_is_cache_error(tmp_path, table_parts):
     arrays, header = table_parts
-    optional = {"source_ids", "image_stamps", "category_ids", "object_ids", "areas", "regions", "file_sizes"}
+    optional = {"source_ids", "image_stamps", "category_ids", "object_ids", "areas", "regions", "file_sizes", "shards"}
     optional |= {"corners", "rotated_boxes"}
     for name in arrays.keys() - optional:
         write_arrays(tmp_path / "t.arrow", {k: v for k, v in arrays.items() if k != name}, header)

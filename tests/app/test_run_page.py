@@ -73,14 +73,20 @@ def test_page_of_a_failed_run_names_the_reason_and_secrets_are_left_out(run, mon
     monkeypatch.setenv("SECRET_OF_THE_ENVIRONMENT", "hidden-in-the-environment")
     words = ["+extras.remark=${oc.env:SECRET_OF_THE_ENVIRONMENT}", "+extras.wandb={api_key: hidden}"]
     words += ["+extras.url='https://me:hidden@host/x?token=hidden'", "+paths.secret=hidden"]
+    words += ["+extras.storage.sas_key=sesame"]
     failed = run(*words, "optimized_metric=nope", "trainer.limit_train_batches=1", code=1)
     assert "State: failed: ConfigError: optimized\\_metric='nope' is not a metric of this run" in failed.page
     assert "hidden" not in failed.page
     *_, original = commands_of(failed.page)
     masked = [words[0], "+extras.wandb=***", "+extras.url='https://***@host/x?***'", "+paths.secret=***"]
+    masked += ["+extras.storage.sas_key=***"]
     assert original[len(SMALL) + 2 : -2] == masked
     assert "Add to each command, with their values:" in failed.page
     assert "+paths.secret=***" in failed.page.replace("\\", "")
+    # Credentials of a store are also masked in the files of Hydra.
+    files = [path for path in failed.folder.rglob("*") if path.is_file()]
+    assert failed.folder / ".hydra/config.yaml" in files
+    assert [path for path in files if b"sesame" in path.read_bytes()] == []
 
 
 @pytest.mark.parametrize("word", [

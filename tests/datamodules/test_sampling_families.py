@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 
 from lit_loader.annotations import AnnotationTable, Attribute, image_labels
 from lit_loader.datamodules import (
+    AspectRatioBatching,
+    BlockShuffleSamplerConfig,
     ClassAwareSamplerConfig,
     ClassBalancedSamplerConfig,
     EffectiveNumberSamplerConfig,
     RepeatFactorSamplerConfig,
     WeightedSamplerConfig,
 )
+from lit_loader.datamodules.batching import checked_batching
+from lit_loader.errors import SettingError
 from lit_loader.samplers import (
+    BlockShuffleSampler,
     ClassAwareSampler,
+    ClassBalancedSampler,
     RepeatFactorSampler,
     WeightedRandomSampler,
     effective_number_image_weights,
@@ -67,9 +76,39 @@ def test_effective_number_config_passes_labels_and_beta(table, by):
     assert everything.expected_visits().tolist() == [1.0] * table.num_images
 
 
+@BY
+def test_block_shuffle_config_passes_shards_sizes_and_repeats(table, by):
+    packed = replace(table, shards=np.arange(table.num_images) % 3)
+    labels = image_labels(table, by=by)
+    options = {"open_shards": 2, "block_size": 5}
+    for settings, repeats in (
+        ({}, None),
+        ({"exponent": 0.7}, ClassBalancedSampler(labels, exponent=0.7).expected_visits()),
+        ({"repeat_thresh": 0.7}, repeat_factors(labels, repeat_thresh=0.7)),
+    ):
+        expected = BlockShuffleSampler(packed.shards, repeats=repeats, **options)
+        config = BlockShuffleSamplerConfig(balance_by=by, **options, **settings)
+        _assert_same(config.make_sampler(packed), expected)
+    _assert_same(BlockShuffleSamplerConfig().make_sampler(packed), BlockShuffleSampler(packed.shards))
+
+
+def test_block_shuffle_config_refuses_what_it_cannot_do(table):
+    with pytest.raises(SettingError, match=r"open_shards=4 mixes the shards of a packed set.*sampler=random, or pack"):
+        BlockShuffleSamplerConfig().make_sampler(table)
+    with pytest.raises(SettingError, match=r"exponent=1\.0 repeats images for one balance, and repeat_thresh=0\.1"):
+        BlockShuffleSamplerConfig(exponent=1.0, repeat_thresh=0.1)
+    with pytest.raises(ValueError, match="block_size=0"):
+        BlockShuffleSamplerConfig(block_size=0)
+    with pytest.raises(TypeError, match="`exponent` must be a number"):
+        BlockShuffleSamplerConfig(exponent={"points": {0: 0.0, 3: 1.0}})
+    with pytest.raises(SettingError, match=r"train_batching=.* would spread the blocks"):
+        checked_batching("train", AspectRatioBatching(), BlockShuffleSamplerConfig())
+
+
 @pytest.mark.parametrize(
     "sampling",
     [
+        partial(BlockShuffleSamplerConfig, exponent=1.0),
         ClassAwareSamplerConfig,
         ClassBalancedSamplerConfig,
         EffectiveNumberSamplerConfig,
@@ -85,6 +124,7 @@ def test_an_attribute_without_values_or_unknown_is_refused(sampling):
         offsets=[0, 1, 1],
         boxes=[[0, 0, 4, 4]],
         labels=[0],
+        shards=[0, 0],
         attributes={"finish": Attribute(ids=np.array([-1]), names=("matte", "gloss"))},
     )
     with pytest.raises(ValueError, match=r"balance_by='finish' names an attribute that none of the 1 objects .* has"):

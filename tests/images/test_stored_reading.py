@@ -72,7 +72,7 @@ def test_images_of_other_folders_are_files(tmp_path, store, names):
 
 
 def test_limits_of_files_hold(tmp_path, store, names):
-    with pytest.raises(ImageError, match=r"elsewhere/000\.png: .* max_pixels=19"):
+    with pytest.raises(ImageError, match=r"set/000\.png: .* max_pixels=19"):
         reading_of(tmp_path, store, max_pixels=19).read(tmp_path / "elsewhere/000.png")
     (tmp_path / "set/001.png").write_bytes(b"not an image")
     store = LocalImages(catalog_of(tmp_path / "set", names, root=str(tmp_path / "set")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -22,6 +22,8 @@ from tests.support.any_table import small_table
 from tests.support.chi_square import assert_fits
 from tests.support.documents import ROOT
 
+# Samplers of images that are not in shards.
+FOR_FILES = [name for name in SAMPLERS if name != "block_shuffle"]
 SIZES = [(40, 30), (30, 40), (90, 31), (64, 64), (33, 95)]
 
 
@@ -38,6 +40,7 @@ def unbalanced_table(num_images: int = 50) -> AnnotationTable:
         root="/",
         image_paths=[f"{i}.jpg" for i in range(num_images)],
         class_names=("common", "rare", "rarest"),
+        shards=np.arange(num_images) // 17,
         widths=sizes[:, 0],
         heights=sizes[:, 1],
         offsets=np.cumsum([0, *counts]),
@@ -88,7 +91,7 @@ def test_class_mix_and_empty_share_fit_drawn_epochs(name):
     images = np.concatenate(epochs)
     num_empty = (np.diff(table.offsets) == 0)[images].sum()
     labels = table.image_class_counts()[images].sum(axis=0)
-    if name in ("random", "sequential", "repeat_factor"):
+    if name in ("random", "sequential", "repeat_factor", "block_shuffle"):
         # Every image once: exact.
         np.testing.assert_allclose(statistics.class_mix, labels / labels.sum())
         assert statistics.empty_share == pytest.approx(num_empty / len(images))
@@ -196,13 +199,13 @@ def test_sampler_that_does_not_fit_the_set_is_a_problem_with_its_reason():
     assert statistics.empty_share == 1
     assert "sampler=class_aware" in statistics.problems
     assert statistics.samplers["sampler=random"].padding["batching=plain"] is not None
-    assert statistics.samplers.keys() | statistics.problems.keys() == {f"sampler={name}" for name in SAMPLERS}
+    assert statistics.samplers.keys() | statistics.problems.keys() == {f"sampler={name}" for name in FOR_FILES}
 
 
 def test_set_without_images_has_problems_and_unknown_sizes_have_no_padding():
     nothing = small_table(image_paths=[], offsets=[0], boxes=np.zeros((0, 4)), labels=[], widths=[], heights=[])
     statistics = sampling_statistics(nothing)
-    assert statistics.problems.keys() == {f"sampler={name}" for name in SAMPLERS if name != "sequential"}
+    assert statistics.problems.keys() == {f"sampler={name}" for name in FOR_FILES if name != "sequential"}
     row = statistics.samplers["sampler=sequential"]
     assert (row.num_samples, row.max_repeats, row.num_unseen, row.empty_share) == (0, 0, 0, 0)
     assert set(row.padding.values()) == {None}
@@ -235,3 +238,29 @@ def test_impossible_batches_are_refused(settings, message):
 def test_zero_epochs_are_refused():
     with pytest.raises(SettingError, match="num_epochs=0 must be at least 1"):
         sampling_statistics(unbalanced_table(), num_epochs=0)
+
+
+def test_shuffles_of_shards_are_compared():
+    table = unbalanced_table(200)
+    samplers = {
+        "random": SAMPLERS["random"](),
+        "blocks": SAMPLERS["block_shuffle"](open_shards=2, block_size=None),
+        "sequential": SAMPLERS["sequential"](),
+    }
+    statistics = sampling_statistics(table, samplers, batch=BatchShape(batch_size=10))
+    assert statistics.samplers["blocks"].padding["batching=plain"] is not None
+    assert statistics.samplers["blocks"].padding["batching=size"] is None
+    random, blocks, sequential = (part.shuffle for part in statistics.samplers.values())
+    assert random.score == pytest.approx(1, abs=0.05)
+    assert sequential.score < blocks.score - 0.2 < random.score - 0.4
+    assert statistics.to_dict()["samplers"]["blocks"]["shuffle"]["score"] == blocks.score
+    files = replace(table, shards=None)
+    statistics = sampling_statistics(files, {"random": SAMPLERS["random"]()}, {})
+    assert statistics.samplers["random"].shuffle is None
+
+
+def test_block_order_of_files_is_a_problem_only_if_it_is_asked_for():
+    table = replace(unbalanced_table(), shards=None)
+    assert "sampler=block_shuffle" not in sampling_statistics(table, batchings={}).problems
+    statistics = sampling_statistics(table, {"row": SAMPLERS["block_shuffle"]()}, {})
+    assert "pack the set with lit-loader pack" in statistics.problems["row"]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lit_loader.samplers import (
+    BlockShuffleSampler,
     ClassAwareSampler,
     ClassBalancedSampler,
     GroupedSampler,
@@ -47,6 +48,13 @@ FAMILIES = {
         {"repeat_factors": [1.0, 1.5, 2.5]},
         [{"repeat_factors": [1.5, 1.0, 2.5]}, {"repeat_factors": [1.0, 1.25, 2.75]}],
     ),
+    BlockShuffleSampler: (
+        {"shards": [0, 0, 0, 1, 1, 1, 2, 2, 2], "open_shards": 2, "block_size": 2},
+        [
+            *({"shards": [0, 0, 1, 1, 1, 1, 2, 2, 2]}, {"shards": [2, 0, 0, 1, 1, 1, 0, 2, 2]}, {"open_shards": 3}),
+            *({"block_size": 1}, {"block_size": None}, {"repeats": [1.0] * 9}, {"repeats": [1.0] * 8 + [1.5]}),
+        ],
+    ),
     SubsetRandomSampler: (
         {"indices": [4, 2, 0], "num_indices": 6},
         [{"indices": [2, 4, 0]}, {"shuffle": False}, {"num_indices": 7}],
@@ -73,6 +81,7 @@ GOLDEN = {
     "ClassBalancedSampler": "5de9c71e3bd6edf4ab7dfeb26a8b8bb5",
     "ClassAwareSampler": "f9f78cb2b53e4366207706e84826f79e",
     "RepeatFactorSampler": "7b9a940fb0efedcf3a3324b5fda90705",
+    "BlockShuffleSampler": "5f3242450f5a69a838d122f810691fe7",
     "SubsetRandomSampler": "e10a78f6207e135d39b8bb307f8ffa4c",
     "MixedSourceSampler": "ea47b06e4717b776e1cad70ec59f29eb",
     "GroupedSampler": "e58b3e83d8e4c6482113b791eb5fbc3d",

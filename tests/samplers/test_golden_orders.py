@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lit_loader.samplers import (
+    BlockShuffleSampler,
     ClassAwareSampler,
     ClassBalancedSampler,
     GroupedSampler,
@@ -28,6 +29,10 @@ SAMPLERS = {
     "class aware": ClassAwareSampler(_LABELS, empty_as_class=True),
     "effective number": WeightedRandomSampler(effective_number_image_weights(_LABELS, beta=0.99)),
     "repeat factor": RepeatFactorSampler(repeat_factors(_LABELS, repeat_thresh=0.5)),
+    "block shuffle": BlockShuffleSampler(shard_sizes=[40] * 25, open_shards=4, block_size=8),
+    "block shuffle with repeats": BlockShuffleSampler(
+        np.arange(100) % 9 - 1, open_shards=2, block_size=None, repeats=repeat_factors(_LABELS, repeat_thresh=0.5)
+    ),
     "subset": SubsetRandomSampler(np.arange(1000, 0, -3)),
     "mixed source": MixedSourceSampler([2000, 30], [6, 2]),
     "mixed source, millions": MixedSourceSampler([3_000_000, 30], [6, 2]),
@@ -51,6 +56,10 @@ GOLDEN = {
     ("effective number", 42, 3): [90, 94, 93, 63, 82, 27, 14, 35],
     ("repeat factor", 0, 0): [21, 28, 63, 96, 94, 59, 47, 3],
     ("repeat factor", 42, 3): [90, 35, 66, 17, 24, 60, 21, 18],
+    ("block shuffle", 0, 0): [437, 181, 348, 434, 82, 84, 505, 771],
+    ("block shuffle", 42, 3): [450, 451, 914, 442, 452, 138, 702, 720],
+    ("block shuffle with repeats", 0, 0): [59, 86, 95, 32, 5, 37, 91, 77],
+    ("block shuffle with repeats", 42, 3): [48, 66, 75, 64, 28, 12, 93, 84],
     ("subset", 0, 0): [103, 322, 763, 451, 412, 460, 202, 724],
     ("subset", 42, 3): [55, 661, 247, 232, 37, 919, 319, 109],
     ("mixed source", 0, 0): [163, 850, 1892, 704, 1090, 1332, 2025, 2013],

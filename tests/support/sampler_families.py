@@ -8,6 +8,7 @@ import numpy as np
 
 from lit_loader import samplers
 from lit_loader.samplers import (
+    BlockShuffleSampler,
     ClassAwareSampler,
     ClassBalancedSampler,
     GroupedSampler,
@@ -37,6 +38,10 @@ WITHOUT_REPEATS: dict[str, Callable[[int, int | None], OrderSampler]] = {
     "weighted without replacement": without_replacement,
     "subset": lambda n, seed: SubsetRandomSampler(np.arange(n)[::-2], num_indices=n, seed=seed),
     "subset in order": lambda n, seed: SubsetRandomSampler(np.arange(n)[::-2], shuffle=False, num_indices=n, seed=seed),
+    "block shuffle": lambda n, seed: BlockShuffleSampler(np.arange(n) % 5 - 1, open_shards=2, block_size=7, seed=seed),
+    "block shuffle of sizes": lambda n, seed: BlockShuffleSampler(
+        shard_sizes=[n // 2, n - n // 2], open_shards=1, block_size=3, seed=seed
+    ),
     "grouped": lambda n, seed: GroupedSampler(RandomSampler(n), np.arange(n) % 3, seed=seed),
     "grouped without replacement": lambda n, seed: GroupedSampler(without_replacement(n), np.arange(n) % 2, seed=seed),
 }
@@ -53,6 +58,9 @@ FAMILIES = WITHOUT_REPEATS | {
         np.arange(n) % 7 % 3 - 1, num_samples=n + 5, empty_as_class=True, seed=seed
     ),
     "repeat factor": lambda n, seed: RepeatFactorSampler(np.arange(n) % 7 / 3 + 0.6, seed=seed),
+    "block shuffle with repeats": lambda n, seed: BlockShuffleSampler(
+        np.arange(n) // 9, open_shards=2, block_size=None, repeats=np.arange(n) % 7 / 3 + 0.6, seed=seed
+    ),
     "mixed source": lambda n, seed: MixedSourceSampler([n - 1, 1], [3, 2], seed=seed),
     "mixed shares": lambda n, seed: MixedSourceSampler([n - 1, 1], shares=[3, 2], num_samples=n + 3, seed=seed),
     "mixed shares by epoch": lambda n, seed: MixedSourceSampler(

@@ -14,8 +14,10 @@ from typing import Any, Final, get_args
 from lit_loader.annotations import AnnotationTable
 from lit_loader.app.commands.printing import print_lines, print_table
 from lit_loader.app.commands.reading import named_splits, read_broken_sets
+from lit_loader.app.commands.roots import reading_of
 from lit_loader.app.commands.settings import UsageError, as_option, parse_actions
 from lit_loader.errors import SettingError, message_of
+from lit_loader.images import ImageReading
 from lit_loader.inspection import CheckSettings, Finding, Findings, Page, Severity, check_tables
 from lit_loader.inspection.drawing import draw_image
 from lit_loader.inspection.gallery import encode_picture
@@ -56,8 +58,9 @@ def check(arguments: argparse.Namespace) -> int:
             accepted_kinds=parse_actions(arguments.policy),
         )
         tables = read_broken_sets(arguments, splits)
+        reading = reading_of(arguments)
         findings = check_tables(
-            tables, settings=settings, num_workers=arguments.num_workers, progress=arguments.progress
+            tables, settings=settings, reading=reading, num_workers=arguments.num_workers, progress=arguments.progress
         )
     except SettingError as error:
         raise UsageError(message_of(error, as_option)) from error
@@ -68,7 +71,7 @@ def check(arguments: argparse.Namespace) -> int:
         _print_summary(tables, findings)
     # After the result, which a full disk must not take with it.
     if page is not None:
-        _page(tables, findings, title=f"Check of {arguments.root}").save(page)
+        _page(tables, findings, reading, title=f"Check of {arguments.root}").save(page)
         if not arguments.json:
             print_lines(f"page: {page}")
     return int(_has_failed(arguments, findings))
@@ -148,7 +151,7 @@ def _print_summary(tables: Mapping[str, AnnotationTable], findings: Findings) ->
     print_lines(f"{num_images:,} images, {num_objects:,} objects in {', '.join(tables)}: {', '.join(counts)}")
 
 
-def _page(tables: Mapping[str, AnnotationTable], findings: Findings, *, title: str) -> Page:
+def _page(tables: Mapping[str, AnnotationTable], findings: Findings, reading: ImageReading, *, title: str) -> Page:
     """Return a page with all findings that have details, and pictures of the worst."""
     page = Page(title)
     sets = [(name, table.num_images, table.num_objects) for name, table in tables.items()]
@@ -168,7 +171,7 @@ def _page(tables: Mapping[str, AnnotationTable], findings: Findings, *, title: s
         worst = sorted((finding for group in details for finding in group), key=lambda finding: -finding.score)
         page.add_heading(f"{severity}: {kind}")
         page.add_text(f"{kind_of(kind).rule}: {counts[kind, severity]:,}. Remedy: {worst[0].remedy}.")
-        page.add_pictures([_picture(tables, finding) for finding in _with_images(worst)])
+        page.add_pictures([_picture(tables, finding, reading) for finding in _with_images(worst)])
         cells = [(finding.split, str(finding.place or finding.image or ""), finding.message) for finding in worst]
         page.add_table(("set", "place", "finding"), cells)
     return page
@@ -182,8 +185,9 @@ def _with_images(findings: Sequence[Finding]) -> list[Finding]:
     return [finding for finding in pictured if finding.kind not in kinds_without_pixels][:_MAX_PICTURES]
 
 
-def _picture(tables: Mapping[str, AnnotationTable], finding: Finding) -> tuple[bytes, str]:
+def _picture(tables: Mapping[str, AnnotationTable], finding: Finding, reading: ImageReading) -> tuple[bytes, str]:
     assert finding.image_row is not None
     highlighted = [row for row in (finding.object_row, finding.partner_row) if row is not None]
-    image = draw_image(tables[finding.split], finding.image_row, highlighted=highlighted, longer_side=_PICTURE_SIDE)
+    options: dict[str, Any] = {"highlighted": highlighted, "longer_side": _PICTURE_SIDE, "reading": reading}
+    image = draw_image(tables[finding.split], finding.image_row, **options)
     return encode_picture(image), f"{finding.split}, {_example(finding, with_image=True)}"

@@ -23,6 +23,7 @@ from lit_loader.app.commands.next_command import splits_by_stage, splits_left_ou
 from lit_loader.app.commands.output_folder import check_rows_agree, image_places, new_folder, place_images, write_record
 from lit_loader.app.commands.printing import print_lines
 from lit_loader.app.commands.reading import read_sets
+from lit_loader.app.commands.roots import folder_of, refuse_url, traits_of
 from lit_loader.app.commands.settings import UsageError, parse_options, parse_shares, parse_splits, usage_errors
 from lit_loader.foundation.escaping import shell_command
 
@@ -38,7 +39,9 @@ def convert(arguments: argparse.Namespace) -> None:
         OSError: If a file cannot be read or written.
     """
     to = arguments.to
-    root = Path(arguments.root)
+    if arguments.images != "none":
+        refuse_url(arguments, "its images are not on this host", "pass --images none, or download the data set")
+    root = folder_of(arguments, arguments.root)
     splits = parse_splits(arguments.names, default=arguments.split)
     shares = parse_shares(arguments.hold_out, splits)
     # Wrong options are reported before the annotations are read, which may take minutes.
@@ -124,7 +127,7 @@ def _print_next_steps(
 def _check_out_is_no_class(arguments: argparse.Namespace, splits: Mapping[str, str]) -> None:
     """Refuse a new folder inside of a folder of classes: the next time it would be read as a class."""
     for name in splits.values():
-        folder = Path(arguments.root, name).absolute()
+        folder = (folder_of(arguments, arguments.root) / name).absolute()
         if Path(arguments.out).absolute().resolve().is_relative_to(folder.resolve()):
             raise UsageError(
                 f"--out {arguments.out} is in {folder}, where every folder is a class; give a folder outside of it"
@@ -142,7 +145,14 @@ def _hold_out(
         if shares:
             train = source_tables["train"]
             groups = None if pattern is None else group_names(train.image_paths, pattern)
-            parts, text, _ = hold_out(train, shares, groups=groups, seed=arguments.seed, cache_dir=arguments.cache_dir)
+            parts, text, _ = hold_out(
+                train,
+                shares,
+                groups=groups,
+                seed=arguments.seed,
+                cache_dir=arguments.cache_dir,
+                traits=traits_of(arguments),
+            )
             # This replaces `train` by the images that are not held out.
             tables |= {split: train.select(rows) for split, rows in parts.items()}
         # Splits that were read from separate lists may also share a group.

@@ -18,6 +18,7 @@ from lit_loader.annotations.splitting import copies_across, shared_names
 from lit_loader.app.commands.next_command import splits_by_stage, splits_left_out, training_command
 from lit_loader.app.commands.printing import print_lines, print_table
 from lit_loader.app.commands.reading import format_options_of, named_splits, read_sets
+from lit_loader.app.commands.roots import storage_of, traits_of
 from lit_loader.app.commands.settings import parse_actions
 
 __all__ = ["formats_text", "index", "print_figures", "print_reports", "unique_stems"]
@@ -39,7 +40,7 @@ def index(arguments: argparse.Namespace) -> None:
     figures = {name: figures_of(table) for name, table in tables.items()}
     shared = list(shared_names({name: table.image_paths for name, table in tables.items()}))
     # Copies of training images in another split make its results look too good.
-    copies = copies_across({name: [table] for name, table in tables.items()})
+    copies = copies_across({name: [table] for name, table in tables.items()}, traits_of(arguments))
     if arguments.json:
         shared_images = [[a, b, len(paths)] for a, b, paths in shared]
         result = {"format": arguments.format, "root": arguments.root, "sets": figures, "shared_images": shared_images}
@@ -62,6 +63,7 @@ def index(arguments: argparse.Namespace) -> None:
         tables[keys[str(stages["train"])]],
         {stem: options[name] for stem, name in keys.items()},
         class_names=arguments.class_names,
+        storage=storage_of(arguments),
         policy=parse_actions(arguments.policy),
     )
     print_lines(*splits_left_out(names))

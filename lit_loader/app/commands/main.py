@@ -236,6 +236,34 @@ def _split(arguments: argparse.Namespace) -> None:
     split(arguments)
 
 
+def _pack(arguments: argparse.Namespace) -> int:
+    r"""Write sets with their images as WebDataset shards and an index, to a folder or to object storage.
+
+    Examples:
+      lit-loader pack faces-xml --to faces-packed
+      lit-loader pack coco coco train=train.json val=val.json --to s3://bucket/coco --shard-size 128MiB --verify
+      lit-loader pack faces-xml --to faces-packed --append
+      lit-loader pack --to s3://bucket/coco --verify
+      lit-loader train experiment=landmarks dataset=packed dataset.root=faces-packed
+
+    Images are stored as they are, byte by byte, in shards/SET-000000.tar, each with a JSON object of its annotations.
+    SET.arrow holds the annotations of a set, and catalog.arrow the place of each image; they are written last. Equal
+    data give equal files. A run that was stopped continues when the same command is given again.
+
+    --append adds images as new shards. Images that are packed already are compared: a changed image is an error.
+    --verify reads all shards back and names those that differ from the digests in the index; without a data set, it
+    only does that. A missing image is an error; with --policy missing_image=drop it is left out.
+    The store's own environment variables give credentials and endpoint, such as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL.
+
+    KEY=VALUE: VALUE is YAML: 3, true, [path, points], "two words"; anything else is text. SPLIT:KEY=VALUE sets an
+    option of only one set.
+    exit codes: 0 done, 1 the data is wrong or --verify finds a difference, 2 the command is wrong.
+    """
+    from lit_loader.app.commands.pack import pack
+
+    return pack(arguments)
+
+
 def _tune(arguments: argparse.Namespace) -> None:
     """Measure which worker settings are fastest for a config, and why.
 
@@ -376,7 +404,7 @@ def _report(kind: str, message: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lit-loader",
-        description="Data sets: convert, index, check, show, stats, split. Training: train, eval, predict. "
+        description="Data sets: convert, index, check, show, stats, split, pack. Training: train, eval, predict. "
         "Speed: tune, profile.",
     )
     parser.add_argument("--version", action="version", version=f"lit-loader {__version__}")
@@ -406,6 +434,9 @@ def _parser() -> argparse.ArgumentParser:
     split = command(_split)
     _add_reading(split, may_search=True)
     _add_splitting(split)
+    pack = command(_pack)
+    _add_reading(pack, may_search=True, is_optional=True)
+    _add_packing(pack)
 
     # main() runs these commands before it parses arguments, since Hydra parses theirs. Here they are only listed.
     for name, (_, text) in _APP.items():
@@ -426,7 +457,7 @@ def _add_reading(command: argparse.ArgumentParser, *, may_search: bool, is_optio
     add = command.add_argument
     search = "; or a folder, whose format and layout are then found, and names of its sets" if may_search else ""
     add("format", metavar="FORMAT", nargs="?" if is_optional else None, help=f"format to read{search}")
-    text = "folder of the dataset; its files must not name paths outside of it"
+    text = "folder of the dataset, or a URL such as s3://bucket/set; its files must not name paths outside of it"
     add("root", metavar="ROOT", nargs="?" if may_search else None, help=text)
     text = "file, folder or split to read, relative to ROOT, depending on the format"
     add("names", metavar="[SPLIT=]NAME", nargs="*" if may_search else "+", help=text)
@@ -437,6 +468,8 @@ def _add_reading(command: argparse.ArgumentParser, *, may_search: bool, is_optio
     text = "classes in the order of their ids (default: sorted)"
     add("--class-names", metavar="NAME,NAME", type=split_names, help=text)
     add("--cache-dir", metavar="DIR", help="folder of cached tables (default: the user's cache)")
+    text = "setting of the store of a URL, such as endpoint=URL or region=NAME; credentials: AWS_... variables"
+    add("--storage", **_REPEATED, help=text)
     add("--num-workers", type=int, metavar="N", help="number of reading processes (default: by the amount of work)")
     add("--no-progress", dest="progress", action="store_false", help="draw no progress bars")
 
@@ -561,6 +594,18 @@ def _add_splitting(command: argparse.ArgumentParser) -> None:
     add("--lists", metavar="NAME", nargs="?", const="", help=text)
     add("--overwrite", action="store_true", help="replace an existing split file and existing lists")
     add("--json", action="store_true", help="print JSON")
+
+
+def _add_packing(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``pack`` on the shards."""
+    # The layout that was found is printed.
+    command.set_defaults(json=False)
+    add = command.add_argument
+    add("--to", required=True, metavar="DIR_OR_URL", help="folder, or s3://, gs://, az:// URL, to write to")
+    text = "largest size of a shard, unless a single image is larger (default: 256MiB)"
+    add("--shard-size", metavar="SIZE", default="256MiB", help=text)
+    add("--append", action="store_true", help="add the images that a packed set lacks, as new shards")
+    add("--verify", action="store_true", help="read all shards back and compare them with their digests")
 
 
 def _add_tuning(command: argparse.ArgumentParser) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import posixpath
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from lit_loader.annotations import AnnotationTable
@@ -16,6 +16,7 @@ from lit_loader.annotations.formats.registry import takes_option
 from lit_loader.annotations.layouts import Layout, choose_layout
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.app.commands.printing import print_lines
+from lit_loader.app.commands.roots import errors_with_url, folder_of, is_place
 from lit_loader.app.commands.settings import (
     UsageError,
     parse_actions,
@@ -54,7 +55,7 @@ def named_splits(arguments: argparse.Namespace) -> dict[str, str]:
         UsageError: If the arguments are incomplete, or the folder does not exist.
         AnnotationError: If no layout fits, or several do.
     """
-    if arguments.root is None or (Path(arguments.format).is_dir() and not _is_format(arguments.format)):
+    if arguments.root is None or (is_place(arguments.format) and not _is_format(arguments.format)):
         _fill_in_layout(arguments)
     elif arguments.layout is not None or not arguments.names:
         raise UsageError("give FORMAT, ROOT and at least one NAME; or the folder alone, and --layout if several fit")
@@ -76,10 +77,11 @@ def _fill_in_layout(arguments: argparse.Namespace) -> None:
         UsageError: If the folder does not exist, or lacks a set that is named after it.
         AnnotationError: If no layout fits, or several do.
     """
-    if not Path(arguments.format).is_dir():
+    if not is_place(arguments.format):
         raise UsageError(f"{arguments.format!r} is not a folder; give a folder, or FORMAT, ROOT and NAME")
-    layout = choose_layout(arguments.format, arguments.layout)
-    root = arguments.format if layout.root == "." else str(Path(arguments.format, layout.root))
+    with errors_with_url(arguments, arguments.format):
+        layout = choose_layout(folder_of(arguments, arguments.format), arguments.layout)
+    root = arguments.format if layout.root == "." else posixpath.join(arguments.format, layout.root)
     stages = _selected_stages(arguments, layout, root)
     settings = dict(layout.options)
     for stage in stages:
@@ -90,6 +92,7 @@ def _fill_in_layout(arguments: argparse.Namespace) -> None:
     words = ["lit-loader", arguments.command, layout.format, root, *names]
     words += [word for option in options for word in ("--option", option)]
     words += [word for action in policy for word in ("--policy", action)]
+    words += [word for option in arguments.storage for word in ("--storage", option)]
     if not arguments.json:
         print_lines(f"{arguments.format}: {layout.format} ({layout.reason})", f"  {shell_command(words)}")
     arguments.format = layout.format
@@ -131,14 +134,15 @@ def read_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[
             value.
         AnnotationError: If the annotations cannot be used.
     """
-    if not Path(arguments.root).is_dir():
+    if not is_place(arguments.root):
         raise UsageError(f"ROOT {arguments.root!r} is not a folder; give the folder of the dataset")
-    with usage_errors():
+    folder = folder_of(arguments, arguments.root)
+    with usage_errors(), errors_with_url(arguments, arguments.root):
         options = format_options_of(arguments, splits)
         read = partial(
             read_annotations,
             arguments.format,
-            Folder(arguments.root),  # one object for all sets lists each folder only once
+            Folder(folder),  # one object for all sets lists each folder only once
             class_names=arguments.class_names,
             policy=parse_actions(arguments.policy),
             cache_dir=arguments.cache_dir,

@@ -75,7 +75,7 @@ def as_option(name: str, value: Any) -> str:
     if name in _CHECK_FLAGS:
         return f"{_CHECK_FLAGS[name]} {value}"
     text = "VALUE" if value is ... else value if isinstance(value, str) else json.dumps(value, default=str)
-    return f"--option {name}={text}"
+    return f"--storage {problem}={text}" if owner == "storage" else f"--option {name}={text}"
 
 
 def parse_splits(words: Sequence[str], *, default: str | None) -> dict[str, str]:

@@ -13,9 +13,11 @@ from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats.parallel import status_spinner
 from lit_loader.app.commands.printing import print_lines
 from lit_loader.app.commands.reading import named_splits, read_broken_sets, read_sets
+from lit_loader.app.commands.roots import reading_of
 from lit_loader.app.commands.settings import UsageError, as_option, usage_errors
 from lit_loader.datasets import Stage
 from lit_loader.errors import AnnotationError, SettingError, message_of
+from lit_loader.images import ImageReading
 from lit_loader.inspection import Gallery, show_findings, show_mirrored, show_table
 from lit_loader.inspection.gallery import check_ending
 from lit_loader.inspection.show import object_cells, read_findings
@@ -88,16 +90,18 @@ def _annotations(arguments: argparse.Namespace) -> Gallery:
     # The findings are about the sets as check reads them.
     tables = read_sets(arguments, splits) if findings is None else read_broken_sets(arguments, splits)
     if not any(table.num_images for table in tables.values()):
-        raise AnnotationError(f"the sets {', '.join(tables)} have no images", path=Path(arguments.root))
+        raise AnnotationError(f"the sets {', '.join(tables)} have no images", path=arguments.root)
     if arguments.mirrored:
         tables = _with_pairs(tables)
     num_images = arguments.num or _NUM_IMAGES
-    show_set = partial(show_mirrored if arguments.mirrored else show_table, num_images=num_images)
+    reading = reading_of(arguments)
+    show_set = partial(show_mirrored if arguments.mirrored else show_table, num_images=num_images, reading=reading)
     with status_spinner("Drawing", progress=arguments.progress), usage_errors():
         if findings is not None:
-            return show_findings(tables, findings, num_images=num_images, title=f"{arguments.root}: findings")
+            title = f"{arguments.root}: findings"
+            return show_findings(tables, findings, num_images=num_images, reading=reading, title=title)
         if arguments.image is not None:
-            return _one_image(tables, arguments.image)
+            return _one_image(tables, arguments.image, reading)
         gallery = Gallery(str(arguments.root))
         for split, table in tables.items():
             try:
@@ -129,7 +133,7 @@ def _as_option(name: str, value: Any) -> str:
     return f"--{_OPTION_NAMES[name]} {value}" if name in _OPTION_NAMES else as_option(name, value)
 
 
-def _one_image(tables: dict[str, AnnotationTable], name: str) -> Gallery:
+def _one_image(tables: dict[str, AnnotationTable], name: str, reading: ImageReading) -> Gallery:
     """Return a large picture of an image, with a table of its objects."""
     matches = [(split, row) for split, table in tables.items() for row in _rows_of_image(table, name)]
     if not matches:
@@ -142,7 +146,8 @@ def _one_image(tables: dict[str, AnnotationTable], name: str) -> Gallery:
     gallery = Gallery(paths.pop())
     for split, row in matches:
         table = tables[split]
-        (section,) = show_table(table, rows=[row], numbered=True, longer_side=_LARGE_SIDE, heading=split).sections
+        options: dict[str, Any] = {"numbered": True, "longer_side": _LARGE_SIDE, "heading": split, "reading": reading}
+        (section,) = show_table(table, rows=[row], **options).sections
         section.columns, section.rows = object_cells(table, row)
         gallery.sections.append(section)
     return gallery

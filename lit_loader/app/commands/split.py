@@ -22,6 +22,7 @@ from lit_loader.app.commands.list_files import write_lists
 from lit_loader.app.commands.next_command import training_command
 from lit_loader.app.commands.printing import print_lines, print_table
 from lit_loader.app.commands.reading import format_options_of, named_splits, read_sets
+from lit_loader.app.commands.roots import refuse_url, storage_of, traits_of
 from lit_loader.app.commands.settings import UsageError, parse_actions, parse_parts, usage_errors
 from lit_loader.errors import AnnotationError
 from lit_loader.foundation.escaping import hydra_value, shell_command
@@ -46,6 +47,8 @@ def split(arguments: argparse.Namespace) -> None:
     if out is not None and out.exists():
         _check_overwrite(out, overwrite=arguments.overwrite)
     sets = named_splits(arguments)
+    if arguments.lists is not None:
+        refuse_url(arguments, "--lists writes files there", "write a split file of this host with --out FILE")
     unknown = sorted(set(arguments.keep) - set(sets))
     if unknown or len(arguments.keep) >= len(sets):
         raise UsageError(f"--keep {' '.join(arguments.keep)} must leave a set to split; the sets are {', '.join(sets)}")
@@ -61,6 +64,7 @@ def split(arguments: argparse.Namespace) -> None:
             groups=groups,
             seed=arguments.seed,
             cache_dir=arguments.cache_dir,
+            traits=traits_of(arguments),
             refine=True,
         )
     group_of_image = list(pool.image_paths) if groups is None else groups
@@ -360,6 +364,7 @@ def _print_command(
         options: Options of the reader for each split.
         settings: Further keys of the config of the dataset.
     """
-    shared = {"class_names": arguments.class_names, "policy": parse_actions(arguments.policy), **settings}
+    settings = {"policy": parse_actions(arguments.policy), "storage": storage_of(arguments), **settings}
+    shared = {"class_names": arguments.class_names, **settings}
     command = training_command(arguments.format, arguments.root, names, pool, options, **shared)
     print_lines("next:", f"  {command}")

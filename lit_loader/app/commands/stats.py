@@ -30,6 +30,7 @@ from lit_loader.inspection.statistics_sampling import (
     SAMPLERS,
     BatchShape,
     SamplingStatistics,
+    for_table,
     sampling_statistics,
 )
 
@@ -74,6 +75,9 @@ def stats(arguments: argparse.Namespace) -> None:
     with status_spinner("Computing statistics", progress=arguments.progress):
         statistics = statistics_of(tables)
         samples = _samples(tables[train], arguments.samples)
+        # Without shards, block order is a problem only to users who ask for it.
+        if not any("block_shuffle" in text for text in arguments.sampler):
+            samplers = for_table(samplers, samples)
         sampling = sampling_statistics(samples, samplers, batchings, batch=batch, attribute=arguments.balance_by)
     if arguments.json:
         report = {"format": arguments.format, "root": arguments.root, **statistics.to_dict()}
@@ -235,6 +239,8 @@ def _sampling_tables(sampling: SamplingStatistics, train: str, arguments: argpar
         yield _Table(
             f"samplers of {train}: {sampling.num_images} {units}, {sampling.empty_share:.1%} empty", columns, rows
         )
+    if any(part.shuffle is not None for part in sampling.samplers.values()):
+        yield _shuffle_table(sampling)
     if len(set(_padding_shares(sampling))) > 1:
         yield _padding_table(sampling)
     if sampling.changed_mixes:
@@ -265,6 +271,26 @@ def _mix_table(sampling: SamplingStatistics, attribute: str | None) -> _Table:
     shared = "" if attribute is None else f" {shell_command([f'sampler.balance_by={hydra_value(attribute)}'])}"
     names = [override.partition("=")[2].replace(shared, "").replace(" sampler.", " ") for override in mixes]
     return _Table(title, ("class" if attribute is None else attribute, "annotated", *names), rows)
+
+
+def _shuffle_table(sampling: SamplingStatistics) -> _Table:
+    """Return the measures of shuffles of images in shards, each with its value for a full shuffle in brackets."""
+    rows = []
+    for override, part in sampling.samplers.items():
+        if (shuffle := part.shuffle) is not None:
+            row = [
+                override,
+                f"{shuffle.score:.3f}",
+                f"{shuffle.same_shard:.2%} ({shuffle.same_shard_shuffled:.2%})",
+                f"{shuffle.class_deviation:.2%} ({shuffle.class_deviation_shuffled:.2%})",
+                f"{shuffle.epoch_correlation:.3f} ({shuffle.epoch_correlation_shuffled:.3f})",
+            ]
+            rows.append([*row, *([] if part.requests is None else [f"{part.requests:.2g}"])])
+    columns = ["override", "score", "pairs of a shard", "class deviation", "epoch correlation"]
+    # Without a store the column would be empty.
+    columns += ["requests an image"] if len(rows[0]) > len(columns) else []
+    title = f"quality of the shuffle, batches of {sampling.batch.batch_size} (in brackets: full shuffle)"
+    return _Table(title, columns, rows)
 
 
 def _padding_shares(sampling: SamplingStatistics) -> list[str]:

@@ -1,0 +1,336 @@
+"""Pack annotation tables and their images into shards: plan, write, resume, append, verify.
+
+NOTE [Order of writing]
+    Shards come first. Each is complete when it appears, and a line of the journal in the target's ``work`` folder then
+    records its digests, so a run that was killed continues with the shards that the journal lacks. The plan, which
+    image goes where, depends only on the tables and the sizes of the images, so the continued run writes the same
+    bytes. The index is written last and twice: completely in ``work``, where a marker commits it, and then to the
+    target, the catalog before the tables. A reader that opens a table first therefore finds all of its images in the
+    catalog, also while new shards are being appended.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from lit_loader.annotations.fingerprint import annotation_digest
+from lit_loader.annotations.merge import with_same_names
+from lit_loader.annotations.packing.index import PACKED_KEY, extended_catalog, numbered_like, stored_tables
+from lit_loader.annotations.packing.journal import JOURNAL_FILE, Journal
+from lit_loader.annotations.packing.plan import (
+    NewImages,
+    ShardPlan,
+    cuts,
+    image_file_size,
+    plan_key,
+    read_image,
+    shard_images,
+)
+from lit_loader.annotations.shard_records import RecordWriter
+from lit_loader.annotations.table import AnnotationTable
+from lit_loader.errors import AnnotationError
+from lit_loader.foundation.files import file_lock, new_file
+from lit_loader.foundation.host import count_cores
+from lit_loader.storage.catalog import Catalog
+from lit_loader.storage.pack_target import CATALOG_FILE, PackTarget, set_file
+from lit_loader.storage.shard_writer import Shard, image_digest, write_shard
+
+__all__ = ["PackReport", "pack_tables"]
+
+_COMMITTED: Final = "committed"
+_CHUNK_IMAGES: Final = 1000
+_MAX_THREADS: Final = 16
+_ItemT = TypeVar("_ItemT")
+_ResultT = TypeVar("_ResultT")
+
+Advance = Callable[[int, int], None]
+"""Called with the number of images of a finished step, and the number of their bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackReport:
+    """Result of packing.
+
+    Attributes:
+        num_images: Images that this run packed, including those that a killed run had packed.
+        num_bytes: Bytes of their shards.
+        num_shards: Number of these shards.
+        num_skipped: Images that were packed before.
+        num_shared: Images that another of the sets has as well; they are packed once.
+    """
+
+    num_images: int
+    num_bytes: int
+    num_shards: int
+    num_skipped: int = 0
+    num_shared: int = 0
+
+
+def pack_tables(
+    tables: Mapping[str, AnnotationTable],
+    target: PackTarget,
+    *,
+    shard_bytes: int,
+    append: bool = False,
+    num_workers: int | None = None,
+    progress: Callable[[str, int], Advance] = lambda description, total: lambda images, num_bytes: None,
+) -> PackReport:
+    """Pack sets with their images.
+
+    An image in several sets is packed once, in a shard of the first of them.
+
+    Args:
+        tables: Tables by the name of their set, with the same root, classes and attributes.
+        target: Where to write.
+        shard_bytes: Largest size of a shard with more than one image.
+        append: Add images to a packed set; images that it has are compared and skipped.
+        num_workers: Number of threads that read images and write shards, or None to decide by the number of cores.
+        progress: Called with a description and a number of images; returns a function that counts them.
+
+    Raises:
+        AnnotationError: If an image is missing, or differs from the packed one; or the target has a packed set or
+            unfinished shards of other images.
+        OSError: If a file cannot be read or written.
+        StorageError: If the store refuses a request.
+    """
+    target.work.mkdir(parents=True, exist_ok=True)
+    with file_lock(target.work / "lock", wait=False) as is_alone:
+        if not is_alone:
+            raise AnnotationError("another process is packing to this place; wait until it ends", path=target.place)
+        packing = _Packing(target, shard_bytes, min(num_workers or count_cores(), _MAX_THREADS), progress)
+        try:
+            return packing.run(tables, append=append)
+        finally:
+            # Without a journal there is nothing that a next run could continue.
+            if not (target.work / JOURNAL_FILE).exists():
+                shutil.rmtree(target.work, ignore_errors=True)
+
+
+class _Packing:
+    """One run of `pack_tables`."""
+
+    def __init__(
+        self, target: PackTarget, shard_bytes: int, num_threads: int, progress: Callable[[str, int], Advance]
+    ) -> None:
+        self._target = target
+        self._work = target.work
+        self._shard_bytes = shard_bytes
+        self._num_threads = num_threads
+        self._progress = progress
+
+    def run(self, tables: Mapping[str, AnnotationTable], *, append: bool) -> PackReport:
+        """Pack the tables; see `pack_tables`."""
+        # A run that was killed after its commit has nothing to do but to move its index.
+        recovered = self._put_committed()
+        sizes = self._target.sizes()
+        is_packed = CATALOG_FILE in sizes
+        if recovered and not append:
+            catalog = self._load_catalog()
+            num_bytes = sum(sizes[key] for key in catalog.objects)
+            return PackReport(num_images=len(catalog), num_bytes=num_bytes, num_shards=len(catalog.objects))
+        if is_packed and not append:
+            remedy = "give another place, or --append to add the images that it lacks"
+            raise AnnotationError("a packed set is there already", path=self._target.place, remedy=remedy)
+        catalog = self._load_catalog() if is_packed else None
+        packed_tables = {} if catalog is None else self._load_tables(tables, sizes)
+        if catalog is not None:
+            self._compare(tables, packed_tables, catalog)
+            tables = numbered_like(packed_tables, tables)
+        plans, num_shared, num_skipped = self._plan(tables, packed_tables, catalog)
+        shards: list[Shard] = []
+        if plans or catalog is None:
+            shards = self._write(plans, sizes)
+            new_catalog = extended_catalog(catalog, plans, shards)
+            self._finish(stored_tables(tables, packed_tables, new_catalog), new_catalog)
+        return PackReport(
+            num_images=sum(plan.end - plan.begin for plan in plans),
+            num_bytes=sum(shard.num_bytes for shard in shards),
+            num_shards=len(shards),
+            num_skipped=num_skipped,
+            num_shared=num_shared,
+        )
+
+    # -- the plan -------------------------------------------------------------------------------------------------
+
+    def _plan(
+        self,
+        tables: Mapping[str, AnnotationTable],
+        packed_tables: Mapping[str, AnnotationTable],
+        catalog: Catalog | None,
+    ) -> tuple[list[ShardPlan], int, int]:
+        """Return the shards to write, and how many images are in several sets and how many are packed."""
+        seen: set[str] = set()
+        plans: list[ShardPlan] = []
+        num_shared = 0
+        num_skipped = 0
+        for name, table in tables.items():
+            rows_by_path: dict[str, list[int]] = {}
+            for row, path in enumerate(table.image_paths):
+                rows_by_path.setdefault(path, []).append(row)
+            paths = list(rows_by_path)
+            is_packed = np.zeros(len(paths), np.bool_) if catalog is None else catalog.slots(paths) >= 0
+            new_paths = [path for path, packed in zip(paths, is_packed.tolist(), strict=True) if not packed]
+            num_skipped += len(paths) - len(new_paths)
+            unique_paths = [path for path in new_paths if path not in seen]
+            num_shared += len(new_paths) - len(unique_paths)
+            seen.update(unique_paths)
+            images = self._measured(table, [rows_by_path[path] for path in unique_paths])
+            packed_table = packed_tables.get(name)
+            # Numbers go on, because the members of all shards of a set have different names.
+            first_number = 0 if packed_table is None else len(set(packed_table.image_paths))
+            images = replace(images, first_number=first_number)
+            first_shard = sum(_is_shard_of(name, key) for key in catalog.objects) if catalog is not None else 0
+            for number, (begin, end) in enumerate(cuts(images.sizes, self._shard_bytes)):
+                shard_name = f"shards/{name}-{first_shard + number:06d}.tar"
+                plans.append(ShardPlan(name=shard_name, images=images, begin=begin, end=end))
+        return plans, num_shared, num_skipped
+
+    def _measured(self, table: AnnotationTable, rows: Sequence[Sequence[int]]) -> NewImages:
+        """Return images with the sizes of their files and records."""
+        writer = RecordWriter(table)
+
+        def measure(chunk: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+            return [(image_file_size(table, image[0]), len(writer.encode(image))) for image in chunk]
+
+        chunks = [rows[start : start + _CHUNK_IMAGES] for start in range(0, len(rows), _CHUNK_IMAGES)]
+        advance = self._progress("Measuring images", len(rows))
+        sizes: list[tuple[int, int]] = []
+        for chunk_sizes in self._on_threads(measure, chunks):
+            advance(len(chunk_sizes), 0)
+            sizes += chunk_sizes
+        array = np.array(sizes, np.int64).reshape(-1, 2)
+        return NewImages(table=table, rows=rows, sizes=array, first_number=0)
+
+    # -- shards ---------------------------------------------------------------------------------------------------
+
+    def _write(self, plans: Sequence[ShardPlan], sizes: Mapping[str, int]) -> list[Shard]:
+        """Write the shards that the journal lacks, and return all of them in order."""
+        journal = Journal(self._work / JOURNAL_FILE, plan_key(plans, self._shard_bytes), place=self._target.place)
+        # A shard may have been deleted since.
+        finished = {name: shard for name, shard in journal.shards.items() if sizes.get(name) == shard.num_bytes}
+        advance = self._progress("Packing images", sum(plan.end - plan.begin for plan in plans))
+        shutil.rmtree(self._work / "shards", ignore_errors=True)
+
+        def write(plan: ShardPlan) -> tuple[ShardPlan, Shard]:
+            shard = finished.get(plan.name)
+            if shard is None:
+                shard = write_shard(self._work / plan.name, shard_images(plan))
+                self._target.put([plan.name])
+            return plan, shard
+
+        shards: list[Shard] = []
+        for plan, shard in self._on_threads(write, plans):
+            if plan.name not in finished:
+                journal.add(plan.name, shard)
+            advance(plan.end - plan.begin, shard.num_bytes)
+            shards.append(shard)
+        return shards
+
+    def _on_threads(self, function: Callable[[_ItemT], _ResultT], items: Iterable[_ItemT]) -> Iterator[_ResultT]:
+        """Yield the results of a function in order; items that have not begun are cancelled by an error."""
+        iterator = iter(items)
+        with ThreadPoolExecutor(self._num_threads, thread_name_prefix="lit_loader_pack") as pool:
+            # Few items ahead, so that little memory is needed.
+            pending = deque(pool.submit(function, item) for item in islice(iterator, 2 * self._num_threads))
+            try:
+                while pending:
+                    yield pending.popleft().result()
+                    pending.extend(pool.submit(function, item) for item in islice(iterator, 1))
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    # -- the index ------------------------------------------------------------------------------------------------
+
+    def _finish(self, tables: Mapping[str, AnnotationTable], catalog: Catalog) -> None:
+        """Write the index; see NOTE [Order of writing]."""
+        catalog.save(self._work / CATALOG_FILE)
+        for name, table in tables.items():
+            table.save(self._work / set_file(name), key=PACKED_KEY)
+        names = [CATALOG_FILE, *map(set_file, tables)]
+        with new_file(self._work / _COMMITTED) as file:
+            file.write(json.dumps(names).encode())
+        self._put_committed()
+
+    def _put_committed(self) -> bool:
+        """Move the index of a run to the target if it was committed; return True then."""
+        marker = self._work / _COMMITTED
+        if not marker.exists():
+            return False
+        names = json.loads(marker.read_bytes())
+        # Those that were moved before the run was killed are gone.
+        self._target.put([name for name in names if (self._work / name).exists()])
+        (self._work / JOURNAL_FILE).unlink(missing_ok=True)
+        marker.unlink()
+        return True
+
+    # -- what is packed -------------------------------------------------------------------------------------------
+
+    def _load_catalog(self) -> Catalog:
+        catalog = Catalog.load(self._target.fetch(CATALOG_FILE))
+        if catalog.digests is None or catalog.object_digests is None:
+            message = "its catalog has no digests, so new images cannot be told from packed ones; pack it anew"
+            raise AnnotationError(message, path=self._target.place)
+        return catalog
+
+    def _load_tables(
+        self, tables: Mapping[str, AnnotationTable], sizes: Mapping[str, int]
+    ) -> dict[str, AnnotationTable]:
+        """Return the packed tables of the sets that are packed."""
+        names = [name for name in tables if set_file(name) in sizes]
+        return {name: AnnotationTable.load(self._target.fetch(set_file(name)), key=PACKED_KEY) for name in names}
+
+    def _compare(
+        self, tables: Mapping[str, AnnotationTable], packed_tables: Mapping[str, AnnotationTable], catalog: Catalog
+    ) -> None:
+        """Raise AnnotationError if a packed image or its annotation has changed."""
+        assert catalog.digests is not None
+        digests = catalog.digests
+        for name, table in tables.items():
+            slots = catalog.slots(table.image_paths)
+            rows = np.flatnonzero(slots >= 0)
+            advance = self._progress("Comparing packed images", len(rows))
+
+            def has_changed(row: int, table: AnnotationTable = table, slots: Any = slots) -> bool:
+                return image_digest(read_image(table, row)) != digests[slots[row]].tobytes()
+
+            for row, changed in zip(rows.tolist(), self._on_threads(has_changed, rows.tolist()), strict=True):
+                advance(1, 0)
+                if changed:
+                    raise self._change(table, row, "has changed since it was packed")
+            if name in packed_tables:
+                self._compare_annotations(table, packed_tables[name])
+
+    def _compare_annotations(self, table: AnnotationTable, packed_table: AnnotationTable) -> None:
+        same_root = replace(packed_table, root=table.root, shards=None)
+        table, packed_table = with_same_names([table, same_root])
+        packed_rows: dict[str, list[int]] = {}
+        for row, path in enumerate(packed_table.image_paths):
+            packed_rows.setdefault(path, []).append(row)
+        rows: dict[str, list[int]] = {}
+        for row, path in enumerate(table.image_paths):
+            if path in packed_rows:
+                rows.setdefault(path, []).append(row)
+        for path, numbers in rows.items():
+            digests = [annotation_digest(table, row) for row in numbers]
+            if digests != [annotation_digest(packed_table, row) for row in packed_rows[path]]:
+                raise self._change(table, numbers[0], "has other annotations than when it was packed")
+
+    def _change(self, table: AnnotationTable, row: int, problem: str) -> AnnotationError:
+        remedy = "pack the set anew into another place, or restore the file"
+        return AnnotationError(
+            f"the image {problem} to {self._target.place}", path=table.image_path(row), remedy=remedy
+        )
+
+
+def _is_shard_of(name: str, key: str) -> bool:
+    number = key.removeprefix(f"shards/{name}-").removesuffix(".tar")
+    return number.isdigit() and len(number) == 6

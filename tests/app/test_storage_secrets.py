@@ -1,0 +1,112 @@
+"""Guarantee: credentials of a store are in no file of a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from lit_loader.app import secrets
+from lit_loader.app.run_folder import _masked
+from lit_loader.app.secrets import hide_in_run_folder, masked
+from lit_loader.foundation.escaping import hydra_value
+from tests.support.object_server import ObjectServer
+from tests.support.scripts import ROOT
+from tests.support.small_app import SMALL
+from tests.support.url_sets import write_sets
+
+# An option that no rule for passwords knows.
+SECRET = "sesame-of-the-store"
+
+
+def test_credentials_are_masked_in_nested_configs():
+    storage = {"endpoint": "http://host", "sas_key": SECRET, "region": None}
+    config = {"dataset": {"sources": {"a": {"storage": storage}, "b": [{"storage": storage}]}}, "sas_key": "other"}
+    masked_config = masked(config)
+    assert SECRET not in str(masked_config)
+    assert masked_config["dataset"]["sources"]["a"]["storage"] == storage | {"sas_key": "***"}
+    assert masked_config["sas_key"] == "other"
+    reference = {"storage": {"sas_key": "${oc.env:NAME}"}}
+    assert masked(reference) == reference
+
+
+@pytest.mark.parametrize(
+    ("word", "masked_word"),
+    [
+        (f"dataset.storage.sas_key={SECRET}", "dataset.storage.sas_key=***"),
+        (f"++dataset.storage.sas_key={SECRET}", "++dataset.storage.sas_key=***"),
+        (f"dataset.storage={{region: x, sas_key: {SECRET}}}", "dataset.storage=***"),
+        (f"dataset.sources.a={{storage: {{sas_key: {SECRET}}}}}", "dataset.sources.a=***"),
+        ("dataset.storage.endpoint=http://host", "dataset.storage.endpoint=http://host"),
+        ("dataset.storage.sas_key=${oc.env:NAME}", "dataset.storage.sas_key=${oc.env:NAME}"),
+    ],
+)
+def test_overrides_on_the_page_of_a_run_are_masked(word, masked_word):
+    assert _masked(word) == masked_word
+
+
+def test_files_of_hydra_are_masked_and_can_be_replayed(tmp_path, monkeypatch):
+    folder = tmp_path / "run" / ".hydra"
+    folder.mkdir(parents=True)
+    cfg = OmegaConf.create({"dataset": {"storage": {"sas_key": SECRET, "token": "${oc.env:NAME}", "region": "x"}}})
+    words = ["dataset.storage.region=x", f"dataset.storage.sas_key={SECRET}", "dataset.storage.token=${oc.env:NAME}"]
+    OmegaConf.save(cfg, folder / "config.yaml")
+    (folder / "overrides.yaml").write_text(yaml.safe_dump(words))
+    (folder / "hydra.yaml").write_text(yaml.safe_dump({"job": {"override_dirname": ",".join(words)}}))
+    (tmp_path / "multirun.yaml").write_text(yaml.safe_dump({"overrides": words}))
+    hydra = SimpleNamespace(
+        runtime=SimpleNamespace(output_dir=str(folder.parent)),
+        output_subdir=".hydra",
+        sweep=SimpleNamespace(dir=str(tmp_path)),
+    )
+    monkeypatch.setattr(secrets, "HydraConfig", SimpleNamespace(initialized=lambda: True, get=lambda: hydra))
+    hide_in_run_folder(cfg)
+    texts = {path.name: path.read_text() for path in (*folder.iterdir(), tmp_path / "multirun.yaml")}
+    assert SECRET not in str(texts)
+    assert yaml.safe_load(texts["overrides.yaml"]) == [words[0], words[2]]
+    assert yaml.safe_load(texts["config.yaml"])["dataset"]["storage"] == {
+        "sas_key": "***",
+        "token": "${oc.env:NAME}",
+        "region": "x",
+    }
+
+
+def run_program(*words):
+    """Run ``lit-loader`` in a process of its own."""
+    code = "import sys; from lit_loader.app.commands import main; sys.exit(main())"
+    environment = {**os.environ, "PYTHONPATH": ROOT}
+    return subprocess.run([sys.executable, "-c", code, *words], env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(find_spec("obstore") is None, reason="the extra storage is not installed")
+def test_no_file_of_a_run_has_a_credential(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = [word for word in SMALL if not word.startswith(("experiment=", "dataset.", "model.scheduler"))]
+    with ObjectServer(tmp_path / "server") as server:
+        write_sets(server.folder)
+        options = server.options | {"access_key_id": f"{SECRET}-id", "secret_access_key": SECRET}
+        options["skip_signature"] = "false"
+        words = [f"dataset.storage.{name}={hydra_value(value)}" for name, value in options.items()]
+        words += [f"dataset.root={server.url('coco')}", "dataset=files", "dataset.format=coco"]
+        words += ["dataset.train=train.json", "dataset.val=train.json", "dataset.test=train.json"]
+        words += ["dataset.cache_dir=cache", "model=fcos_small", "datamodule=detection", "logger=csv"]
+        result = run_program("train", *words, *small)
+        assert result.returncode == 0, result.stderr
+        assert SECRET not in result.stdout + result.stderr
+        run = next((tmp_path / "logs/train/runs").iterdir())
+        checkpoint = run / "checkpoints/last.ckpt"
+        assert checkpoint.exists()
+        files = [path for folder in ("logs", "cache") for path in (tmp_path / folder).rglob("*") if path.is_file()]
+        assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+        # Later commands take credentials from the environment.
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+        result = run_program("eval", f"ckpt_path={checkpoint}")
+        assert result.returncode == 0, result.stderr
