@@ -172,7 +172,7 @@ def main() -> None:
         pack = lambda: pack_tables({"train": table}, target, shard_bytes=SHARD_BYTES, num_workers=2)  # noqa: E731
         timed("lit_loader, shards and index", count, pack, packed)
         index = sum(path.stat().st_size for path in packed.glob("*.arrow"))
-        print(f"    of which the index has {index / 1e6:,.1f} MB, {index / count:.0f} bytes an image")
+        print(f"    the index is {index / 1e6:,.1f} MB of these, {index / count:.0f} bytes an image")
         timed("lit_loader, verified", count, lambda: verify_packed(target, progress=False))
         if arguments.peers:
             sys.path.append(arguments.peers)

@@ -50,7 +50,7 @@ class RecordWriter:
 
     def __init__(self, table: AnnotationTable) -> None:
         self._table = table
-        # Widths and heights are those of regions, if there are any.
+        # With regions, widths and heights are sizes of regions, and records need sizes of files.
         has_regions = table.regions is not None
         self._sizes = file_sizes(table) if has_regions else np.stack([table.widths, table.heights], axis=1)
 
@@ -153,7 +153,7 @@ def _add_record(rows: Rows, data: bytes, *, path: str, schema: KeypointSchema | 
         cells = {name: column[number] for name, column in columns.items()}
         arguments: dict[str, Any] = {flag: cells[flag] is True for flag in FLAG_BITS}
         arguments["attributes"] = {key: value[number] for key, value in values.items() if value[number] is not None}
-        # Class numbers are names if there are no others.
+        # Without names, class numbers serve as names.
         arguments["class_name"] = cells["names"] if isinstance(cells["names"], str) else str(cells["labels"])
         try:
             arguments["box"] = [float(side) for side in cells["boxes"]]
@@ -197,10 +197,10 @@ def _parsed(rows: Rows, data: bytes) -> dict[str, Any]:
     try:
         record = json.loads(data)
     except (ValueError, RecursionError) as error:
-        rows.malformed(f"the annotation of an image is no JSON: {str(error)[:200]}")
+        rows.malformed(f"expected the annotation of an image as JSON: {str(error)[:200]}")
         return {}
     if not isinstance(record, dict):
-        rows.malformed("the annotation of an image is no JSON object")
+        rows.malformed(f"expected the annotation of an image as a JSON object, got {type(record).__name__}")
         return {}
     return record
 

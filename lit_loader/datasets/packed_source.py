@@ -109,7 +109,7 @@ class PackedSource(FormatSource):
 
 
 class _Place:
-    """Folder of a source as it is at one time: its sets or tar files, and the catalog of their images.
+    """Snapshot of a source: the folder, its sets or tar files, and the catalog of their images.
 
     Args:
         source: The settings.
@@ -189,10 +189,12 @@ class _Place:
         root = str(self._source.root)
         if not files:
             remedy = "pack it with lit-loader pack, or give a pattern of tar files, such as train='train-*.tar'"
-            return AnnotationError("this is no packed set: it has no index", path=root, remedy=remedy)
+            return AnnotationError(
+                f"expected a packed set with {CATALOG_FILE}, found no index", path=root, remedy=remedy
+            )
         sets = shorten(", ".join(file.removesuffix(ending) for file in sorted(files)))
         stage = next(stage for stage in get_args(Stage) if name in listed(getattr(self._source, stage)))
-        message = f"there is no set {name!r} for {stage}; the sets are {sets}"
+        message = f"the set {name!r} of {stage} does not exist; the sets are {sets}"
         return AnnotationError(message, path=root, remedy="give one of them", settings={stage: None})
 
     # -- tar files without an index -------------------------------------------------------------------------------
@@ -273,7 +275,7 @@ class _Place:
     # -- the cache ------------------------------------------------------------------------------------------------
 
     def _keys(self, settings: Mapping[str, Any], files: Sequence[str]) -> tuple[str, str]:
-        """Return the key of what is read from files as they are, and the key of the request for it."""
+        """Return the cache key of data read from files in their present state, and the key of the request for them."""
         versions = [self._versions.get(file, "") for file in files]
         stamps = [number for file in files for number in self.folder.stamp(file)]
         make_key = partial(cache_key, reader="packed", version=_VERSION, root=self.folder.root)

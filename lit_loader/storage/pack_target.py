@@ -1,4 +1,4 @@
-"""Where a packed set is written: a folder of this host, or the URL of a store."""
+"""Targets of packing: a folder of this host, or the URL of a store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def set_file(name: str) -> str:
 
 
 class PackTarget(ABC):
-    """Where a packed set is written.
+    """Place that a packed set is written to.
 
     Attributes:
         place: The folder or URL, for messages.

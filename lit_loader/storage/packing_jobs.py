@@ -19,7 +19,7 @@ from lit_loader.storage.tar_index import ReadAt, windowed
 from lit_loader.storage.tar_samples import read_samples
 from lit_loader.storage.verifying import wrong_images
 
-__all__ = ["upload", "tar_samples", "verify"]
+__all__ = ["tar_samples", "upload", "verify"]
 
 _PART_BYTES: Final = 16 << 20
 _NUM_PARTS: Final = 4
@@ -35,8 +35,8 @@ def upload(settings: StorageSettings, request: Mapping[str, Any], progress: Repo
 
     store = open_store(settings)
     files = request["files"]
-    for done, (path, key) in enumerate(files):
-        progress(done, len(files))
+    for number, (path, key) in enumerate(files):
+        progress(number, len(files))
         try:
             # A path, so that the file is read part by part.
             obstore.put(store, key, Path(path), chunk_size=_PART_BYTES, max_concurrency=_NUM_PARTS)

@@ -1,7 +1,8 @@
 """Index of a tar file: names, first bytes and lengths of its files, read from the headers alone.
 
 NOTE [Untrusted headers]
-    A tar file may come from anywhere. Nothing is extracted, so names are only data; who uses them as paths checks them.
+    A tar file may come from anywhere. Nothing is extracted: names are data, which callers check before they use them
+    as paths.
     Every number is compared with the size of the file before it is used, and extended headers have a limit of their
     own, so a forged header costs neither memory nor time. A link or a sparse member has no bytes of its own in the
     file, and is refused instead of read as something else.

@@ -131,7 +131,7 @@ def read_samples(read_at: ReadAt, num_bytes: int, *, name: str, image_extensions
             samples.num_without_image += 1
             continue
         images.append(image)
-        # The JSON of other writers, such as of captions, says nothing of objects.
+        # Other programs write JSON without objects, such as captions.
         has_boxes = b'"boxes"' in contents.get("json", b"")
         order = ("json", "cls") if has_boxes else ("cls", "json")
         extension = next((ending for ending in order if ending in contents), "")

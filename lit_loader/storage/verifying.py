@@ -24,8 +24,8 @@ def wrong_images(catalog: Catalog, number: int, read_at: ReadAt) -> list[int] | 
         read_at: Reads the object.
 
     Returns:
-        None if all bytes of the object are as they were written; else the slots of the images that differ, which are
-        none if only the bytes around the images differ.
+        None if the object has its digest; else the slots of the images that differ, an empty list if only headers or
+        annotations differ.
     """
     assert catalog.digests is not None
     assert catalog.object_digests is not None

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tarfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -115,9 +116,9 @@ def test_continued_run_does_not_write_finished_shards_again(tmp_path, tables):
     assert pack_in_child(tables, tmp_path / "packed", steps=6)
     times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "packed/shards").iterdir()}
     pack(tables, tmp_path / "packed")
-    again = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "packed/shards").iterdir()}
+    new_times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "packed/shards").iterdir()}
     # The last shard may lack its line in the journal.
-    assert len(times.items() & again.items()) >= len(times) - 1 > 0
+    assert len(times.items() & new_times.items()) >= len(times) - 1 > 0
 
 
 def test_unfinished_shards_of_other_data_are_refused(tmp_path, tables):
@@ -128,18 +129,18 @@ def test_unfinished_shards_of_other_data_are_refused(tmp_path, tables):
 
 def test_append_adds_new_images_as_new_shards(tmp_path, table):
     pack({"train": table.select(range(6))}, tmp_path / "packed")
-    before = contents(tmp_path / "packed/shards")
+    earlier_files = contents(tmp_path / "packed/shards")
     report = pack({"train": table, "val": table.select([1, 11])}, tmp_path / "packed", append=True)
     assert (report.num_images, report.num_skipped, report.num_shared) == (6, 7, 1)
-    after = contents(tmp_path / "packed/shards")
-    assert before.items() < after.items()
+    shards = contents(tmp_path / "packed/shards")
+    assert earlier_files.items() < shards.items()
     stored = AnnotationTable.load(tmp_path / "packed/train.arrow", key=PACKED_KEY)
     catalog = Catalog.load(tmp_path / "packed/catalog.arrow")
     assert list(stored.image_paths) == list(table.image_paths)
     assert (stored.shards == catalog.object_of[catalog.slots(table.image_paths)]).all()
     np.testing.assert_array_equal(stored.boxes, table.boxes)
     assert verify_packed(FolderTarget(tmp_path / "packed"), progress=False) == []
-    keys = [name for shard in sorted(after) for name in member_names(after[shard]) if name.endswith(".json")]
+    keys = [name for shard in sorted(shards) for name in member_names(shards[shard]) if name.endswith(".json")]
     assert len(keys) == len(set(keys)) == 12
     unchanged = contents(tmp_path / "packed")
     assert pack({"train": table}, tmp_path / "packed", append=True).num_skipped == 12
@@ -163,7 +164,7 @@ def test_killed_append_continues_to_the_bytes_of_one_run(tmp_path, table):
 
 def test_append_refuses_changed_images_and_annotations(tmp_path, table):
     pack({"train": table}, tmp_path / "packed")
-    moved = AnnotationTable(**{**table._parts(), "boxes": table.boxes + 1})
+    moved = replace(table, boxes=table.boxes + 1)
     with pytest.raises(AnnotationError, match=r"1\.png: the image has other annotations.*pack the set anew"):
         pack({"train": moved}, tmp_path / "packed", append=True)
     flip_byte(table.root / "7.png", 100)
@@ -173,10 +174,10 @@ def test_append_refuses_changed_images_and_annotations(tmp_path, table):
 
 def test_packed_set_is_not_packed_again_by_accident(tmp_path, table):
     pack({"train": table}, tmp_path / "packed")
-    before = contents(tmp_path / "packed")
+    earlier_files = contents(tmp_path / "packed")
     with pytest.raises(AnnotationError, match="--append"):
         pack({"train": table}, tmp_path / "packed")
-    assert contents(tmp_path / "packed") == before
+    assert contents(tmp_path / "packed") == earlier_files
 
 
 def test_missing_image_is_an_error_that_names_it(tmp_path, table):

@@ -6,19 +6,21 @@ import io
 import json
 import pickle
 import tarfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from lit_loader.annotations import AnnotationTable, Masks
+from lit_loader.annotations import Masks
 from lit_loader.annotations.fingerprint import table_digests
 from lit_loader.annotations.formats import read_annotations
 from lit_loader.datamodules import DetectionDataModule, WorkerSettings
 from lit_loader.datasets import PackedSource, dataset_overrides, open_source
 from lit_loader.errors import AnnotationError, ImageError, SettingError, UnsafePathError
 from lit_loader.images import ImageReading
+from lit_loader.storage.catalog import Catalog
 from tests.support.drawn_set import DrawnSource, draw_set
 from tests.support.made_sets import WITHOUT_POINTS, make_image_folder
 from tests.support.packed_sets import pack
@@ -49,9 +51,8 @@ def detection_set(root):
 
 def mask_set(root):
     table = draw_set(root, num_images=12, **WITHOUT_POINTS)
-    left, top, right, bottom = table.boxes.T
-    corners = np.stack([left, top, right, top, right, bottom], axis=1)
-    return split(AnnotationTable(**{**table._parts(), "masks": Masks.from_rows([[polygon] for polygon in corners])}))
+    corners = table.boxes[:, [0, 1, 2, 1, 2, 3]]
+    return split(replace(table, masks=Masks.from_rows([[polygon] for polygon in corners])))
 
 
 def classification_set(root):
@@ -143,9 +144,9 @@ def test_class_names_give_the_order_of_ids(tmp_path, packed):
 
 def test_unknown_set_and_missing_index_are_errors_with_the_remedy(tmp_path, packed):
     pack({"train": draw_set(tmp_path / "files", num_images=3)}, tmp_path / "packed")
-    with pytest.raises(AnnotationError, match=r"no set 'val' for val; the sets are train; .*val=None"):
+    with pytest.raises(AnnotationError, match=r"the set 'val' of val does not exist; the sets are train; .*val=None"):
         packed().tables("train")
-    with pytest.raises(AnnotationError, match=r"no index; pack it with lit-loader pack.*train-\*\.tar"):
+    with pytest.raises(AnnotationError, match=r"found no index; pack it with lit-loader pack.*train-\*\.tar"):
         packed("files").tables("train")
     with pytest.raises(AnnotationError, match="names of sets alone, or patterns alone"):
         packed(val="shards/*.tar").tables("train")
@@ -162,10 +163,6 @@ def test_damaged_index_is_an_error_with_the_remedy(tmp_path, packed):
 
 
 def test_catalog_that_names_files_elsewhere_is_refused(tmp_path, packed):
-    from dataclasses import replace
-
-    from lit_loader.storage.catalog import Catalog
-
     pack({"train": draw_set(tmp_path / "files", num_images=3)}, tmp_path / "packed")
     path = tmp_path / "packed/catalog.arrow"
     catalog = Catalog.load(path)
@@ -262,9 +259,9 @@ def test_index_of_tar_files_is_reused_until_a_file_changes(tmp_path, packed, mon
     [
         ({"../1.png": picture(), "../1.cls": b"x"}, UnsafePathError, r"contains '\.\.'"),
         ({"/etc/1.png": picture(), "/etc/1.cls": b"x"}, UnsafePathError, "is absolute"),
-        ({"1.png": picture(), "1.json": b'{"boxes": ['}, AnnotationError, "no JSON"),
-        ({"1.png": picture(), "1.json": b'["boxes"]'}, AnnotationError, "no JSON object"),
-        ({"1.png": picture(), "1.json": b'{"boxes":' * 10_000}, AnnotationError, "no JSON"),
+        ({"1.png": picture(), "1.json": b'{"boxes": ['}, AnnotationError, "as JSON"),
+        ({"1.png": picture(), "1.json": b'["boxes"]'}, AnnotationError, "as a JSON object, got list"),
+        ({"1.png": picture(), "1.json": b'{"boxes":' * 10_000}, AnnotationError, "as JSON"),
         ({"1.png": picture(), "1.json": record(names=["a", "b"])}, AnnotationError, "a value for each of 1 objects"),
         ({"1.png": picture(), "1.json": record(names=["a"], boxes=[["x"]])}, AnnotationError, "no valid box"),
         ({"1.png": picture(), "1.json": record(names=["a"], boxes=[7])}, AnnotationError, "no valid box"),

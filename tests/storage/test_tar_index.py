@@ -84,7 +84,7 @@ FORGED = {  # bytes after the first member, position of the header at fault ther
     "size beyond the end": (header(size=10**9) + ZEROS, 0, "1000000000 bytes begins there, but only 1024"),
     "negative size": (header(size=b"\xff" * 12) + ZEROS, 0, "truncated or damaged"),
     "size of 2**88 bytes": (header(size=b"\x80" + b"\x7f" * 11) + ZEROS, 0, "truncated or damaged"),
-    "size that is no number": (header(size=b"12x456789012") + ZEROS, 0, "no header of a member"),
+    "size of letters": (header(size=b"12x456789012") + ZEROS, 0, "no header of a member"),
     "extended size": (EXTENDED + header() + ZEROS, 1024, "9999999999 bytes begins"),
     "extended header of a wrong length": (
         header(kind=tarfile.XHDTYPE, size=20) + padded(b"99 path=x\n") + header() + ZEROS,

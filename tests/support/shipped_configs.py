@@ -16,7 +16,7 @@ OPTIONS = {  # by group, without groups that are not nodes of the config
 }
 EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
 DRAWN = [name for name in EXPERIMENTS if name.startswith(("shapes", "figures"))]
-ROOTED = ("auto", "coco", "csv", "image_files", "image_folder", "voc", "yolo")
+ROOTED = ("auto", "coco", "csv", "image_files", "image_folder", "packed", "voc", "yolo")
 REQUIRED = {  # overrides that a dataset needs
     **{name: ["dataset.root=/nowhere"] for name in ROOTED},
     "files": ["dataset.format=coco", "dataset.root=/nowhere", "dataset.train=train.json"],

@@ -103,7 +103,7 @@ def image_file_size(table: AnnotationTable, row: int) -> int:
     """Return the number of bytes of an image file.
 
     Raises:
-        AnnotationError: If there is no such file, or the image is embedded in an annotation file.
+        AnnotationError: If the file is missing or not a regular file, or is an annotation file with the image in it.
     """
     path = table.image_path(row)
     if path.name.endswith(LABELME_ENDING):
@@ -125,7 +125,7 @@ def _unreadable(path: Path, error: OSError) -> AnnotationError:
 
 
 def _extension(path: str) -> str:
-    """Return the extension of an image's member: that of its file in lower case, without dots."""
+    """Return the extension of the image file in lower case, without a dot."""
     return PurePosixPath(path).suffix[1:].lower() or "img"
 
 

@@ -110,7 +110,7 @@ def pack_tables(
         try:
             return packing.run(tables, append=append)
         finally:
-            # Without a journal there is nothing that a next run could continue.
+            # Only a journal lets the next run continue.
             if not (target.work / JOURNAL_FILE).exists():
                 shutil.rmtree(target.work, ignore_errors=True)
 
@@ -272,12 +272,12 @@ class _Packing:
         marker.unlink()
         return True
 
-    # -- what is packed -------------------------------------------------------------------------------------------
+    # -- packed images ------------------------------------------------------------------------------------------
 
     def _load_catalog(self) -> Catalog:
         catalog = Catalog.load(self._target.fetch(CATALOG_FILE))
         if catalog.digests is None or catalog.object_digests is None:
-            message = "its catalog has no digests, so new images cannot be told from packed ones; pack it anew"
+            message = "its catalog has no digests to compare images with; pack it anew"
             raise AnnotationError(message, path=self._target.place)
         return catalog
 

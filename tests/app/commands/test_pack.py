@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,21 +46,21 @@ def test_sets_of_a_found_layout_are_packed_by_their_names(command, voc, tmp_path
 
 def test_append_reports_what_was_packed_before(command, faces, tmp_path):
     command(*PACK, "--to", "packed")
-    before = contents(tmp_path / "packed/shards")
+    earlier_files = contents(tmp_path / "packed/shards")
     command(*PACK, "--to", "packed", code=1)
     assert "--append" in command.err
     out = command("pack", "keypoints_txt", "faces", "train=all.txt", *READ, "--to", "packed", "--append")
     assert "packed 4 images in 1 shards" in out
     assert "26 images were packed before" in out
-    assert before.items() < contents(tmp_path / "packed/shards").items()
+    assert earlier_files.items() < contents(tmp_path / "packed/shards").items()
 
 
 def test_verify_alone_names_the_difference(command, faces, tmp_path):
     command(*PACK, "--to", "packed")
     assert "verified" in command("pack", "--to", "packed", "--verify")
-    flip_byte(tmp_path / "packed/shards/val-000000.tar", 700)
+    flip_byte(tmp_path / "packed/shards/val-000000.tar", 520)
     out = command("pack", "--to", "packed", "--verify", code=1)
-    assert "shards/val-000000.tar: the image 'img/" in out or "shards/val-000000.tar: the image '" in out
+    assert re.search(r"shards/val-000000\.tar: the image '\S+\.png' differs", out)
     assert contents(tmp_path / "packed").keys().isdisjoint({".packing/lock"})
 
 
