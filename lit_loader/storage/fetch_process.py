@@ -1,8 +1,8 @@
 """Process that reads stored images ahead of need: ``python -m lit_loader.storage.fetch_process FOLDER``.
 
 NOTE [Life of a fetch process]
-    The settings, with credentials, arrive as a line of JSON on standard input, because command lines and environments can be
-    read by others. The process that gets the lock of the folder serves all training processes of the host that use
+    The settings, with credentials, arrive as a line of JSON on standard input, because command lines and environments
+    can be read by others. The process that gets the lock of the folder serves all training processes of the host that use
     the cache. It ends some seconds after the last one has closed its connection, or when the folder is deleted.
 """
 
