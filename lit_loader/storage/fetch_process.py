@@ -2,8 +2,8 @@
 
 NOTE [Life of a fetch process]
     The settings, with credentials, arrive as a line of JSON on standard input, because command lines and environments
-    can be read by others. The process that gets the lock of the folder serves all training processes of the host that use
-    the cache. It ends some seconds after the last one has closed its connection, or when the folder is deleted.
+    can be read by others. The process that gets the lock of the folder serves all training processes of the host that
+    use the cache. It ends some seconds after the last one has closed its connection, or when the folder is deleted.
 """
 
 from __future__ import annotations

@@ -272,11 +272,12 @@ class RemoteImages(ImageStore):
         catalog = self.catalog
         slot = self.slot(path)
         if catalog.digests is not None:
-            return catalog.digests[slot].tobytes()
+            return bytes(catalog.digests[slot])
         tag = catalog.versions[catalog.object_of[slot]]
         if catalog.holds_whole_objects and _CONTENT_TAG.fullmatch(tag):
             return int(catalog.lengths[slot]), tag.strip('"')
-        return slot
+        # Images of two stores may have the same slot.
+        return catalog.root, slot
 
     def _read_ready(self, slot: int) -> bytes | None:
         """Return an image that is in the cache, else None."""
