@@ -9,6 +9,7 @@ from lit_loader.annotations.fingerprint import table_digests
 from lit_loader.annotations.packing import pack_tables, verify_packed
 from lit_loader.datamodules import DetectionDataModule, WorkerSettings
 from lit_loader.datasets import PackedSource
+from lit_loader.images import ImageReading
 from lit_loader.storage.pack_target import StoreTarget
 from lit_loader.storage.settings import storage_settings
 from tests.support.drawn_set import DrawnSource, draw_set
@@ -35,6 +36,8 @@ def test_packed_set_in_a_store_has_the_files_and_the_batches_of_a_local_one(tmp_
         datamodule.prepare_data()
         datamodule.setup("fit")
         batches.append(list(datamodule.train_dataloader()))
+    for store in packed.image_reading(ImageReading()).stores.values():
+        store.close()
     for (local_images, _), (images, _) in zip(*batches, strict=True):
         assert all(map(torch.equal, local_images, images))
     tars = PackedSource(object_server.url("set"), train="shards/*.tar", val=None, test=None, progress=False, **settings)

@@ -138,8 +138,9 @@ class _Packing:
             num_bytes = sum(sizes[key] for key in whole.objects)
             return PackReport(num_images=len(whole), num_bytes=num_bytes, num_shards=len(whole.objects))
         if is_packed and not append:
-            remedy = "give another place, or --append to add the images that it lacks"
-            raise AnnotationError("a packed set is there already", path=self._target.place, remedy=remedy)
+            message = "a packed set is there already"
+            remedy = "give another place, or add the images that it lacks"
+            raise AnnotationError(message, path=self._target.place, remedy=remedy, settings={"append": True})
         catalog = self._load_catalog() if is_packed else None
         packed_tables = {} if catalog is None else self._load_tables(tables, sizes)
         if catalog is not None:
