@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EpochStreams", "ReadAhead"]
 
-_FIRST_BLOCK: Final = 512
+# Neighbours in a shard share a request only if both are known to be needed; the order of so many takes milliseconds.
+_FIRST_BLOCK: Final = 16_384
 _MAX_BLOCK: Final = 65_536
 
 

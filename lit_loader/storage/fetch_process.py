@@ -71,11 +71,11 @@ class FetchProcess:
         if not (budget is None or (isinstance(budget, int) and budget >= 0)):
             raise CacheError(f"expected cache_budget as a number of bytes, got {budget!r}")
         self._cache = CacheWriter(folder, catalog, budget)
-        self._schedule = Schedule(self._cache)
         self._neighbours = Neighbours(catalog)
         self._reach, self._horizon = request_distances(
             self._neighbours, self._cache.sizes, self._cache.budget, settings.window
         )
+        self._schedule = Schedule(self._cache)
         self._fetcher = Fetcher(settings, self._cache)
         self._num_jobs = 0
         self._in_flight_bytes = 0
@@ -85,6 +85,7 @@ class FetchProcess:
         self._selector = selectors.DefaultSelector()
         self._messages: dict[socket.socket, Messages] = {}
         self._last_client = time.monotonic()
+        self._is_stopped = False
 
     def run(self) -> None:
         """Serve until the process is no longer needed."""
@@ -110,12 +111,14 @@ class FetchProcess:
                 self._schedule.expire_requests()
                 if not self._is_needed():
                     break
-        self._cache.close()
+        self._fetcher.close()
+        # A thread may still write an image, which would then not be on the disk.
+        if not self._num_jobs:
+            self._cache.close()
 
     def stop(self) -> None:
         """End `run` at the next opportunity; called by a signal."""
-        self._last_client = -1e9
-        self._messages.clear()
+        self._is_stopped = True
 
     def _listen(self, name: str, kind: socket.SocketKind) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, kind)
@@ -128,13 +131,13 @@ class FetchProcess:
 
     def _is_needed(self) -> bool:
         now = time.monotonic()
-        if self._messages:
+        if self._messages or self._num_jobs:
             self._last_client = now
         try:
             is_same = (self._folder / "lock").stat().st_ino == os.fstat(self._lock).st_ino
         except OSError:
             is_same = False
-        return is_same and now - self._last_client < _GRACE_S
+        return is_same and not self._is_stopped and now - self._last_client < _GRACE_S
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(BlockingIOError):
@@ -203,7 +206,7 @@ class FetchProcess:
                 self._requests.append(slot)
 
     def _start_jobs(self) -> None:
-        """Start jobs of waiting readers, then those of the streams, nearest first."""
+        """Start requests of readers, then of the streams."""
         while self._requests:
             slot = self._requests[0]
             if self._cache.state(slot) == State.ABSENT:

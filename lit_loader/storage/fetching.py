@@ -137,6 +137,7 @@ class Fetcher:
 
     Attributes:
         wakeup: Readable when `finished` has something to return.
+        signal: The other end of `wakeup`, for the threads.
         num_requests: Number of requests that were sent.
         num_bytes: Number of bytes that were received.
     """
@@ -156,14 +157,15 @@ class Fetcher:
         self._store_lock = threading.Lock()
         self._urgent: deque[Job] = deque()
         self._waiting: deque[Job] = deque()
-        self._tickets: queue.SimpleQueue[None] = queue.SimpleQueue()  # one for each job of both queues
+        # True for each job of both queues, False for a thread to end
+        self._tickets: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._finished: deque[Job] = deque()
         self._is_signalled = False
-        self.wakeup, self._signal = socket.socketpair()
+        self.wakeup, self.signal = socket.socketpair()
         self.num_requests = 0
         self.num_bytes = 0
         for _ in range(settings.num_connections):
-            threading.Thread(target=self._run, daemon=True).start()
+            threading.Thread(target=self._run, name="lit_loader_fetch", daemon=True).start()
 
     def submit(self, slots: Sequence[int], *, is_urgent: bool, num_tries: int = 0) -> Job:
         """Fetch PENDING images of one object, in a request before all others if it is urgent."""
@@ -171,7 +173,7 @@ class Fetcher:
         ends = [int(starts[slot]) + int(self._catalog.lengths[slot]) for slot in slots]
         job = Job(slots, max(ends) - int(starts[slots[0]]), num_tries)
         (self._urgent if is_urgent else self._waiting).append(job)
-        self._tickets.put(None)
+        self._tickets.put(True)
         return job
 
     def finished(self) -> list[Job]:
@@ -185,9 +187,13 @@ class Fetcher:
             jobs.append(self._finished.popleft())
         return jobs
 
+    def close(self) -> None:
+        """Let the threads end; one that waits for the store ends after that."""
+        for _ in range(self._settings.num_connections):
+            self._tickets.put(False)
+
     def _run(self) -> None:
-        while True:
-            self._tickets.get()
+        while self._tickets.get():
             try:
                 job = self._urgent.popleft()
             except IndexError:
@@ -204,7 +210,7 @@ class Fetcher:
             # One wakeup for several jobs, unless threads have nothing to do before it.
             if not self._is_signalled and (len(self._finished) >= _MIN_FINISHED or not self._waiting):
                 self._is_signalled = True
-                self._signal.send(b"x")
+                self.signal.send(b"x")
 
     def _fetch(self, job: Job) -> None:
         slot = job.slots[0]

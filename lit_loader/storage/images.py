@@ -243,6 +243,7 @@ class RemoteImages(ImageStore):
         client, self._client = self._client, None
         if client is not None:
             client.close()
+        self._requests.close()
 
     def open_stream(self) -> SlotStream | None:
         """Return a stream that tells the fetch process which images are needed next; see `start` for errors."""
@@ -327,8 +328,13 @@ class _Requests:
         self._socket: socket.socket | None = None
 
     def __del__(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket; the next request opens another one."""
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
 
     def send(self, request: bytes) -> bool:
         """Send a request; return False if no fetch process listens."""

@@ -4,7 +4,7 @@ NOTE [Next use]
     The distance of an image in a stream is the number of samples to deliver before it is needed. Over several streams
     the smallest one counts. Evicting the image of the largest distance gives the fewest misses of any policy (Belady
     1966), and the distances follow from the order of the epochs. Each stream has its own clock. A stream that stands
-    still, such as that of validation during training, keeps only its nearest images.
+    still (validation during training) has only its nearest images in the cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["FAR", "Schedule", "Stream", "StreamKey"]
 FAR: Final = 1 << 60
 """Distance of an image that no stream needs."""
 
-_MAX_CHUNKS: Final = 4
+_GROWTH: Final = 4
 _SCANNED: Final = 256  # positions of a stream that are looked at together
 _MIN_VICTIMS: Final = 64
 _MAX_DRIFT: Final = 128  # samples; listing again sooner would cost more than a better victim saves
@@ -93,13 +93,14 @@ class Stream:
 
     def extend(self, slots: _Slots) -> None:
         """Append slots to the stream."""
-        if len(self._chunks) >= _MAX_CHUNKS:
-            # A lookup takes time for each chunk, so small ones become one.
-            first = self._chunks[1].first
-            merged = np.concatenate([chunk.slots for chunk in list(self._chunks)[1:]])
-            self._chunks = deque([self._chunks[0], _Chunk(first, merged)])
         self._chunks.append(_Chunk(self.end, slots))
         self.end += len(slots)
+        # Clients send small blocks. Each lookup takes time for every chunk, so that there are few of them, each
+        # larger than the sum of the later ones.
+        while len(self._chunks) > 1 and _GROWTH * len(self._chunks[-1].slots) > len(self._chunks[-2].slots):
+            last = self._chunks.pop()
+            previous = self._chunks.pop()
+            self._chunks.append(_Chunk(previous.first, np.concatenate([previous.slots, last.slots])))
 
     def deliver(self, delivered: int) -> _Slots:
         """Set the number of delivered samples, and return the slots of the new ones."""

@@ -1,11 +1,20 @@
-"""Which images share a request."""
+"""Requests to a store: images that share one, their order and their results."""
 
 from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from lit_loader.storage.fetching import REQUEST_BYTES, Neighbours
+from lit_loader.storage import fetching
+from lit_loader.storage.cache_file import CacheFile, CacheWriter
+from lit_loader.storage.fetching import REQUEST_BYTES, Fetcher, Job, Neighbours
+from lit_loader.storage.protocol import State
+from lit_loader.storage.settings import StorageSettings
 from tests.support.fetched_set import catalog_of
 
 
@@ -56,3 +65,116 @@ def test_order_of_slots_need_not_be_that_of_bytes():
         getattr(catalog, name)[:] = getattr(catalog, name)[permutation]
     neighbours = Neighbours(catalog)
     assert permutation[run_of(neighbours, 0, set(range(8)))].tolist() == [4, 5, 6, 7]
+
+
+class FakeStore:
+    """Store whose objects are zeros; replies wait until `is_open` is set.
+
+    Args:
+        size: Bytes of each object.
+        e_tag: ETag of each object.
+        error: Raised by all requests.
+    """
+
+    def __init__(self, size: int, *, e_tag: str | None = None, error: Exception | None = None) -> None:
+        self.size = size
+        self.e_tag = e_tag
+        self.error = error
+        self.is_open = threading.Event()
+        self.requests: list[tuple[str, dict[str, Any] | None]] = []
+
+    def get(self, name: str, *, options: dict[str, Any] | None = None) -> SimpleNamespace:
+        self.requests.append((name, options))
+        self.is_open.wait()
+        if self.error is not None:
+            raise self.error
+        first, end = (options or {}).get("range", (0, self.size))
+        end = min(end, self.size)
+        meta = {"size": self.size, "e_tag": self.e_tag}
+        return SimpleNamespace(meta=meta, range=(first, end), bytes=lambda: bytes(end - first))
+
+
+def fetch(fetcher: Fetcher, store: FakeStore, *jobs: Job) -> None:
+    """Open the store, and wait until jobs are finished."""
+    store.is_open.set()
+    finished: list[Job] = []
+    while len(finished) < len(jobs):
+        fetcher.wakeup.settimeout(60)
+        fetcher.wakeup.recv(1, fetching.socket.MSG_PEEK)
+        finished += fetcher.finished()
+    fetcher.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("lit_loader_fetch"):
+            thread.join()
+    for end in (fetcher.wakeup, fetcher.signal):
+        end.close()
+
+
+def make_fetcher(monkeypatch: pytest.MonkeyPatch, folder: Path, store: FakeStore, **catalog: Any) -> Fetcher:
+    """Return a fetcher with one thread of six images of 50 bytes that are PENDING."""
+    monkeypatch.setattr(fetching, "open_store", lambda _: store)
+    cache = CacheWriter(folder, catalog_of([50] * 6, **catalog), 1 << 20)
+    cache.catalog.save(folder / "catalog.arrow")
+    for slot in range(6):
+        cache.reserve(slot)
+    settings = StorageSettings(url="s3://bucket/set", options={"token": "HIDDEN"}, num_connections=1)
+    return Fetcher(settings, cache)
+
+
+def test_urgent_requests_overtake_waiting_ones(monkeypatch, tmp_path):
+    store = FakeStore(50)
+    fetcher = make_fetcher(monkeypatch, tmp_path, store)
+    jobs = [fetcher.submit([slot], is_urgent=slot == 5) for slot in range(6)]
+    while not store.requests:
+        pass
+    fetch(fetcher, store, *jobs)
+    names = [name for name, _ in store.requests]
+    assert names.index("set/5.bin") <= 1
+    assert [name for name in names if name != "set/5.bin"] == [f"set/{slot}.bin" for slot in range(5)]
+
+
+def test_images_of_a_shard_are_parts_of_one_range(monkeypatch, tmp_path):
+    store = FakeStore(10_000)
+    fetcher = make_fetcher(monkeypatch, tmp_path, store, per_object=6)
+    job = fetcher.submit([1, 2, 3], is_urgent=False)
+    fetch(fetcher, store, job)
+    first = 2 * 512 + 50
+    assert store.requests == [("set/0.bin", {"range": (first, first + 3 * 50 + 2 * 512)})]
+    cache = CacheFile(tmp_path)
+    assert job.error is None
+    assert [cache.state(slot) for slot in range(6)] == [1, 2, 2, 2, 1, 1]
+    assert cache.try_read(2) == bytes(50)
+
+
+@pytest.mark.parametrize(
+    ("version", "e_tag", "condition"),
+    [('"a"', '"a"', '"a"'), ("a", '"a"', '"a"'), ('W/"a"', 'W/"a"', None), ("", '"a"', None), ('"a"', None, '"a"')],
+)
+def test_unchanged_objects_have_their_etag(monkeypatch, tmp_path, version, e_tag, condition):
+    store = FakeStore(50, e_tag=e_tag)
+    fetcher = make_fetcher(monkeypatch, tmp_path, store, versions=[version] * 6)
+    job = fetcher.submit([1], is_urgent=False)
+    fetch(fetcher, store, job)
+    assert job.error is None
+    assert store.requests == [("set/1.bin", condition and {"if_match": condition})]
+
+
+@pytest.mark.parametrize(
+    ("store", "per_object", "reason"),
+    [
+        (FakeStore(51), 1, "has changed while the run was reading it (51 instead of 50 bytes)"),
+        (FakeStore(50, e_tag='"b"'), 1, 'has changed while the run was reading it (ETag "b" instead of "a")'),
+        (FakeStore(1500), 6, "has changed while the run was reading it (it ends 186 bytes too early)"),
+        (FakeStore(50, error=ValueError("https://a.b/c?sig=SECRET HIDDEN")), 1, "https://a.b/c?*** ***"),
+        (FakeStore(50, error=FileNotFoundError("x")), 1, "does not exist (404)"),
+    ],
+)
+def test_failed_requests_leave_images_pending_with_a_reason(monkeypatch, tmp_path, store, per_object, reason):
+    fetcher = make_fetcher(monkeypatch, tmp_path, store, per_object=per_object, versions=['"a"'] * (6 // per_object))
+    job = fetcher.submit([1, 2] if per_object > 1 else [1], is_urgent=False)
+    fetch(fetcher, store, job)
+    assert job.error is not None
+    assert job.error.startswith(f"s3://bucket/set/set/{0 if per_object > 1 else 1}.bin")
+    assert reason in job.error
+    assert "HIDDEN" not in job.error
+    assert CacheFile(tmp_path).state(1) == State.PENDING

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 from tests.support.object_server import Fault, FaultKind
 
-pytest.importorskip("obstore", reason="the extra storage is not installed")
+# Not by importorskip, because obstore must not be imported where tests fork.
+pytestmark = pytest.mark.skipif(find_spec("obstore") is None, reason="the extra storage is not installed")
 
 # A process of its own: obstore must not be imported where tests fork.
 SCRIPT = """

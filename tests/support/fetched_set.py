@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -90,12 +91,19 @@ class FetchedSet:
             process.kill()
             process.communicate()
 
+    def save_versions(self, versions: Sequence[str]) -> None:
+        """Let the catalog have the ETags of the objects."""
+        self.catalog = replace(self.catalog, versions=versions)
+        self.catalog.save(self.folder / "catalog.arrow")
+
     def start(
-        self, *, budget: int | None = 1 << 30, window: int = 16, num_connections: int = 4
+        self, *, budget: Any = 1 << 30, window: int = 16, num_connections: int = 4, prelude: str = ""
     ) -> subprocess.Popen[bytes]:
-        """Start a fetch process."""
+        """Start a fetch process, which executes a prelude first."""
+        imports = "import errno, os, sys; from pathlib import Path; from lit_loader.storage import fetch_process\n"
+        main = "\nos._exit(fetch_process._main(Path(sys.argv[1])))"
         process = subprocess.Popen(
-            [sys.executable, "-m", "lit_loader.storage.fetch_process", str(self.folder)],
+            [sys.executable, "-c", imports + prelude + main, str(self.folder)],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )

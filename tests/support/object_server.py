@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from tests.support.object_store import FaultKind
+from tests.support.object_store import FaultKind, object_draw
 
 __all__ = ["Fault", "FaultKind", "ObjectServer"]
 
@@ -105,6 +106,10 @@ class ObjectServer:
         unlimited = sys.maxsize
         rows = [(kind, share, keys, unlimited if limit is None else limit) for kind, share, keys, limit in faults]
         self.set(faults=rows)
+
+    def is_struck(self, fault: Fault, key: str) -> bool:
+        """Return True if a fault that is a property of objects strikes an object of the bucket."""
+        return re.search(fault.keys, key) is not None and object_draw(fault.kind, f"{self.bucket}/{key}") < fault.share
 
     @property
     def counts(self) -> Counter[str]:

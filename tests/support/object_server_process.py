@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import resource
 import socket
 import struct
@@ -145,7 +144,6 @@ async def main(root: Path) -> None:
     say(listener.sockets[0].getsockname()[1])
     while line := await commands.readline():
         say(server.configure(json.loads(line)))
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import tempfile
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import formatdate
 from enum import StrEnum
@@ -75,20 +76,20 @@ class Failure(Exception):
         self.reply = Reply(status, body.encode(), "Content-Type: application/xml\r\n")
 
 
-class Fault(NamedTuple):
-    """A fault of some requests for objects, see the class of the same name of `object_server`."""
+@dataclass
+class FaultState:
+    """A fault, see `object_server.Fault`, and how many requests it may still strike."""
 
     kind: FaultKind
     share: float
-    keys: re.Pattern[str]
-    limit: float
+    keys: str
+    limit: int
 
     def strikes(self, request: Request, draws: random.Random) -> bool:
-        if not self.keys.search(request.key):
+        if not re.search(self.keys, request.key):
             return False
         if self.kind in OF_OBJECTS:
-            digest = blake2b(request.path.encode(), digest_size=8, person=self.kind.encode()).digest()
-            return int.from_bytes(digest) / 2**64 < self.share
+            return object_draw(self.kind, request.path.strip("/")) < self.share
         return draws.random() < self.share
 
 
@@ -99,7 +100,7 @@ class ObjectStore:
         self.root = str(root.resolve())
         self.delay_s = 0.0
         self.token = ""
-        self.faults: list[Fault] = []
+        self.faults: list[FaultState] = []
         self.counts: Counter[str] = Counter()
         self.num_open = 0
         self.draws = random.Random(0)
@@ -113,19 +114,16 @@ class ObjectStore:
             self.delay_s = settings["delay_ms"] / 1000
         self.token = settings.get("token", self.token)
         if "faults" in settings:
-            self.faults = [
-                Fault(FaultKind(kind), share, re.compile(keys), limit)
-                for kind, share, keys, limit in settings["faults"]
-            ]
+            self.faults = [FaultState(FaultKind(kind), *values) for kind, *values in settings["faults"]]
         if settings.get("reset"):
             self.counts.clear()
         return counts
 
     def draw_fault(self, request: Request) -> FaultKind | None:
         """Return the fault of a request for an object."""
-        for number, fault in enumerate(self.faults):
+        for fault in self.faults:
             if fault.limit > 0 and fault.strikes(request, self.draws):
-                self.faults[number] = fault._replace(limit=fault.limit - 1)
+                fault.limit -= 1
                 self.counts[f"fault_{fault.kind}"] += 1
                 return fault.kind
         return None
@@ -209,13 +207,13 @@ class ObjectStore:
         if "location" in request.query:
             return Reply(200, f"<LocationConstraint {NAMESPACE}/>".encode())
         prefix = request.query.get("prefix", "")
-        after = request.query.get("continuation-token") or request.query.get("start-after") or ""
+        previous_key = request.query.get("continuation-token") or request.query.get("start-after") or ""
         snapshot = (request.bucket, prefix)
         if snapshot not in self.listings or "continuation-token" not in request.query:
             self.listings[snapshot] = list_objects(self.file(request.bucket), prefix)
         limit = min(1000, int(request.query.get("max-keys", 1000)))
         encode = quote if request.query.get("encoding-type") == "url" else escape
-        entries, last = page(self.listings[snapshot], prefix, request.query.get("delimiter", ""), after, limit)
+        entries, last = page(self.listings[snapshot], prefix, request.query.get("delimiter", ""), previous_key, limit)
         total = len(entries)
         body = [f"<Name>{request.bucket}</Name><Prefix>{encode(prefix)}</Prefix><KeyCount>{total}</KeyCount>"]
         body.append(f"<MaxKeys>{limit}</MaxKeys><IsTruncated>{'true' if last else 'false'}</IsTruncated>")
@@ -288,6 +286,12 @@ class ObjectStore:
         Path(self.file(path)).unlink(missing_ok=True)
 
 
+def object_draw(kind: FaultKind, path: str) -> float:
+    """Return a number in [0, 1) that is the same for every request of an object."""
+    digest = blake2b(path.encode(), digest_size=8, person=kind.encode()).digest()
+    return int.from_bytes(digest) / 2**64
+
+
 def etag_of(status: os.stat_result) -> str:
     return f'"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"'
 
@@ -325,15 +329,15 @@ def list_objects(folder: str, prefix: str) -> list[tuple[str, os.stat_result]]:
 
 
 def page(
-    objects: list[tuple[str, os.stat_result]], prefix: str, delimiter: str, after: str, limit: int
+    objects: list[tuple[str, os.stat_result]], prefix: str, delimiter: str, previous_key: str, limit: int
 ) -> tuple[list[tuple[str, os.stat_result | None]], str]:
     """Return objects and common prefixes after a key, and the token of the next page, empty at the end."""
     entries: list[tuple[str, os.stat_result | None]] = []
-    first = bisect_right(objects, os.fsencode(after), key=lambda entry: os.fsencode(entry[0]))
+    first = bisect_right(objects, os.fsencode(previous_key), key=lambda entry: os.fsencode(entry[0]))
     for key, status in objects[first:]:
         head, separator, _ = key[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
         name = prefix + head + separator if separator else key
-        if separator and (name == after or (entries and name == entries[-1][0])):
+        if separator and (name == previous_key or (entries and name == entries[-1][0])):
             continue
         if len(entries) == limit:
             return entries, entries[-1][0]

