@@ -132,7 +132,7 @@ def main(rounds: int, num_rows: int) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["measure"]:
         torch.set_num_threads(1)
-        print(json.dumps(measure(*sys.argv[2:5], int(sys.argv[5]))))  # type: ignore[call-arg]
+        print(json.dumps(measure(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))))
     else:
         parser = argparse.ArgumentParser(description=__doc__)
         parser.add_argument("--rounds", type=int, default=3, help="fresh processes a loader (%(default)s)")

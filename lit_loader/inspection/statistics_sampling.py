@@ -340,7 +340,8 @@ class _Measures:
     @cached_property
     def is_empty(self) -> npt.NDArray[np.bool_]:
         """True for each image without an object that has a label, ``(num_images,)``."""
-        return np.diff(self._labels.offsets) == 0
+        is_empty: npt.NDArray[np.bool_] = np.diff(self._labels.offsets) == 0
+        return is_empty
 
     @cached_property
     def num_unknown_sizes(self) -> int:

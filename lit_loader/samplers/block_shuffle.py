@@ -264,8 +264,9 @@ class _EpochSteps:
                 return indices
         # Threads may read the same order: they see an old or a new dict, and at worst compute the same group twice.
         cached_groups = self._groups
-        groups = {group: cached_groups.get(group) for group in range(step, step + self._depth)}
-        groups = {group: self._group(group) if visits is None else visits for group, visits in groups.items()}
+        groups: dict[int, IndexArray] = {}
+        for group in range(step, step + self._depth):
+            groups[group] = cached_groups[group] if group in cached_groups else self._group(group)
         parts = []
         for group, visits in groups.items():
             start, stop = self._part(step, group, len(visits))
@@ -284,7 +285,7 @@ class _EpochSteps:
         # The places of all blocks: each block's start, and the place within it.
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         places = np.repeat(starts, lengths) + within
-        indices = places if self._members is None else self._members[places]
+        indices: IndexArray = places if self._members is None else self._members[places]
         if self._visits is not None:
             indices = np.repeat(indices, self._visits[indices])
         return indices[permutation(key64(*self._key, "group", group), len(indices))]

@@ -159,6 +159,9 @@ def test_samplers_and_batchings_combine_with_any_workers(tmp_path):
     table = draw_set(tmp_path, num_images=24, widths=[40, 30, 30] * 8, heights=[30, 40, 30] * 8)
     combinations = zip(product(OPTIONS["sampler"], OPTIONS["batching"]), cycle(OPTIONS["workers"]), strict=False)
     for (sampler, batching), workers in combinations:
+        # Block order has its own refusal of groups, and needs shards.
+        if sampler == "block_shuffle":
+            continue
         options = {"sampler": sampler, "batching": batching, "workers": workers}
         nodes = {group: node_of(group, option) for group, option in options.items()}
         cfg = composed_once("trainer.devices=2").copy()
