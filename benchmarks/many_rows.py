@@ -135,9 +135,7 @@ if __name__ == "__main__":
         print(json.dumps(measure(*sys.argv[2:5], int(sys.argv[5]))))  # type: ignore[call-arg]
     else:
         parser = argparse.ArgumentParser(description=__doc__)
-        parser.add_argument(
-            "--rounds", type=int, default=3, help="fresh processes a loader (%(default)s)"
-        )
+        parser.add_argument("--rounds", type=int, default=3, help="fresh processes a loader (%(default)s)")
         parser.add_argument("--rows", type=int, default=NUM_ROWS, help="number of rows (%(default)s)")
         arguments = parser.parse_args()
         main(arguments.rounds, arguments.rows)

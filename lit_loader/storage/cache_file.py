@@ -29,10 +29,12 @@ from lit_loader.storage.catalog import Catalog
 from lit_loader.storage.protocol import ALIGNMENT, HEADER_BYTES, State, data_offsets
 from lit_loader.types import IndexArray
 
-__all__ = ["CacheFile", "CacheWriter"]
+__all__ = ["CacheFile", "CacheWriter", "MIN_IMAGES"]
+
+MIN_IMAGES: Final = 4
+"""Number of images of the largest size that a budget must hold, so that requests never wait for each other."""
 
 _MAGIC: Final = int.from_bytes(b"LLCACHE1", "little")
-_MIN_IMAGES: Final = 4  # of the largest size that a budget must hold, so that requests never wait for each other
 _PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
 _STATE_BITS: Final = 0x03
 _MAX_ERROR_BYTES: Final = 4096
@@ -345,7 +347,7 @@ class CacheWriter:
             budget = (shutil.disk_usage(self.folder).free + used_bytes) // 2
         if budget >= total:
             return budget
-        least = _MIN_IMAGES * int(self.sizes.max(initial=0))
+        least = MIN_IMAGES * int(self.sizes.max(initial=0))
         if budget < least:
             raise CacheError(
                 f"cache_budget={budget} bytes is too small for images of up to {int(self.sizes.max())} bytes",

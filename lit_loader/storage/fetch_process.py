@@ -1,9 +1,9 @@
 """Process that reads stored images ahead of need: ``python -m lit_loader.storage.fetch_process FOLDER``.
 
 NOTE [Life of a fetch process]
-    The settings, with credentials, arrive as a line of JSON on standard input, because command lines and environments can be
-    read by others. The process that gets the lock of the folder serves all training processes of the host that use
-    the cache. It ends some seconds after the last one has closed its connection, or when the folder is deleted.
+    The settings, with credentials, arrive as a line of JSON on standard input, because command lines and environments
+    can be read by others. The process that gets the lock of the folder serves all training processes of the host that
+    use the cache. It ends some seconds after the last one has closed its connection, or when the folder is deleted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lit_loader.storage.protocol import (
     encode_message,
     socket_address,
 )
-from lit_loader.storage.schedule import FAR, Schedule
+from lit_loader.storage.schedule import Schedule
 from lit_loader.storage.settings import StorageSettings, hide_secrets
 
 __all__ = ["FetchProcess"]
@@ -71,11 +71,11 @@ class FetchProcess:
         if not (budget is None or (isinstance(budget, int) and budget >= 0)):
             raise CacheError(f"expected cache_budget as a number of bytes, got {budget!r}")
         self._cache = CacheWriter(folder, catalog, budget)
-        self._schedule = Schedule(self._cache)
         self._neighbours = Neighbours(catalog)
         self._reach, self._horizon = request_distances(
             self._neighbours, self._cache.sizes, self._cache.budget, settings.window
         )
+        self._schedule = Schedule(self._cache)
         self._fetcher = Fetcher(settings, self._cache)
         self._num_jobs = 0
         self._in_flight_bytes = 0
@@ -109,6 +109,7 @@ class FetchProcess:
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + _TICK_S
                 self._schedule.expire_requests()
+                self._schedule.restore_budget()
                 if not self._is_needed():
                     break
         self._fetcher.close()
@@ -142,6 +143,7 @@ class FetchProcess:
     def _accept(self, listener: socket.socket) -> None:
         with suppress(BlockingIOError):
             connection, _ = listener.accept()
+            # An answer to a client that does not read it must not block the others.
             connection.settimeout(1.0)
             self._selector.register(connection, selectors.EVENT_READ)
             self._messages[connection] = Messages()
@@ -152,6 +154,7 @@ class FetchProcess:
             for message in self._messages[connection].feed(data):
                 self._handle(connection, message)
         except (OSError, ValueError, KeyError):
+            # Not a client of this version; without its connection it starts over.
             data = b""
         if not data:
             self._selector.unregister(connection)
@@ -206,7 +209,7 @@ class FetchProcess:
                 self._requests.append(slot)
 
     def _start_jobs(self) -> None:
-        """Start jobs of waiting readers, then those of the streams, nearest first."""
+        """Start requests of readers, then of the streams."""
         while self._requests:
             slot = self._requests[0]
             if self._cache.state(slot) == State.ABSENT:
@@ -225,6 +228,7 @@ class FetchProcess:
             ]
             if not streams:
                 return
+            # Ranks and runs with the least in front of them come first.
             stream = min(streams, key=lambda stream: stream.issued - stream.delivered)
             slot, distance, num_hits = self._schedule.next_absent(stream, self._reach)
             self._counts["hits"] += num_hits
@@ -246,6 +250,7 @@ class FetchProcess:
         is_due[near == slot] = True
         run = self._neighbours.around(slot, near, is_due)
         distance_of = dict(zip(near.tolist(), distances.tolist(), strict=True))
+        # Outwards from the image, so that neighbours without room leave the others in one range.
         first = end = run.index(slot)
         while first > 0 and self._schedule.reserve(run[first - 1], distance_of[run[first - 1]]):
             first -= 1
@@ -280,8 +285,7 @@ class FetchProcess:
     def _retry(self, slots: list[int], num_tries: int) -> None:
         """Fetch images again that did not fit onto the disk, after evicting as many bytes."""
         num_bytes = sum(int(self._cache.sizes[slot]) for slot in slots)
-        self._schedule.budget = max(0, self._cache.used_bytes - num_bytes)
-        self._schedule.make_room(0, -FAR)
+        self._schedule.shrink_by(num_bytes)
         self._counts["retries"] += 1
         self._start(slots, is_urgent=True, num_tries=num_tries)
 

@@ -137,6 +137,7 @@ class Fetcher:
 
     Attributes:
         wakeup: Readable when `finished` has something to return.
+        signal: The other end of `wakeup`, for the threads.
         num_requests: Number of requests that were sent.
         num_bytes: Number of bytes that were received.
     """
@@ -160,7 +161,7 @@ class Fetcher:
         self._tickets: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._finished: deque[Job] = deque()
         self._is_signalled = False
-        self.wakeup, self._signal = socket.socketpair()
+        self.wakeup, self.signal = socket.socketpair()
         self.num_requests = 0
         self.num_bytes = 0
         for _ in range(settings.num_connections):
@@ -209,7 +210,7 @@ class Fetcher:
             # One wakeup for several jobs, unless threads have nothing to do before it.
             if not self._is_signalled and (len(self._finished) >= _MIN_FINISHED or not self._waiting):
                 self._is_signalled = True
-                self._signal.send(b"x")
+                self.signal.send(b"x")
 
     def _fetch(self, job: Job) -> None:
         slot = job.slots[0]

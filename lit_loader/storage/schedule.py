@@ -4,7 +4,7 @@ NOTE [Next use]
     The distance of an image in a stream is the number of samples to deliver before it is needed. Over several streams
     the smallest one counts. Evicting the image of the largest distance gives the fewest misses of any policy (Belady
     1966), and the distances follow from the order of the epochs. Each stream has its own clock. A stream that stands
-    still, such as that of validation during training, keeps only its nearest images.
+    still (validation during training) has only its nearest images in the cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.storage.cache_file import CacheWriter
+from lit_loader.storage.cache_file import MIN_IMAGES, CacheWriter
 from lit_loader.storage.protocol import State
 from lit_loader.types import IndexArray
 
@@ -32,6 +32,7 @@ _GROWTH: Final = 4
 _SCANNED: Final = 256  # positions of a stream that are looked at together
 _MIN_VICTIMS: Final = 64
 _MAX_DRIFT: Final = 128  # samples; listing again sooner would cost more than a better victim saves
+_FULL_DISK_S: Final = 60.0
 _REQUEST_S: Final = 5.0  # how long an image that was asked for stays, if no stream needs it
 
 StreamKey = tuple[socket.socket, int]
@@ -146,6 +147,9 @@ class Schedule:
         self.cache = cache
         self.streams: dict[StreamKey, Stream] = {}
         self.budget = cache.budget
+        # Below it, a requested image would wait for ever.
+        self._least_budget = min(cache.budget, MIN_IMAGES * int(cache.sizes.max(initial=0)))
+        self._shrunk_at = -_FULL_DISK_S
         # Victims: READY images of the largest distance when they were listed, and images whose distance has changed
         # since. A key is `_clock` plus the distance, where the clock is the progress of the fastest stream since the
         # listing; entries whose key is not the image's `_keys` are stale.
@@ -256,6 +260,17 @@ class Schedule:
                 return False
             self._evict(victim)
         return True
+
+    def shrink_by(self, num_bytes: int) -> None:
+        """Evict images and lower the budget for some time, because the disk has no room for ``num_bytes`` more."""
+        self.budget = max(self._least_budget, self.cache.used_bytes - num_bytes)
+        self._shrunk_at = time.monotonic()
+        self.make_room(0, -FAR)
+
+    def restore_budget(self) -> None:
+        """Use the whole budget again some time after the disk was full."""
+        if time.monotonic() - self._shrunk_at > _FULL_DISK_S:
+            self.budget = self.cache.budget
 
     def note_ready(self, slot: int) -> None:
         """Note that an image has become READY."""

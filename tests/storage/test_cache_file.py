@@ -102,7 +102,7 @@ def test_readers_never_see_torn_images_during_eviction(folder):
     writer.close()
 
 
-def test_evicted_bytes_are_free_again(folder):
+def test_evicted_bytes_are_free(folder):
     writer = open_writer(folder)
     fill(writer, *range(24))
     used_bytes = disk_bytes(folder)
@@ -117,18 +117,20 @@ def test_images_of_earlier_run_are_kept_except_interrupted_ones(folder):
     writer = open_writer(folder)
     fill(writer, 1, 2)
     writer.reserve(3)
-    os.pwrite(writer._data, IMAGES[3][: len(IMAGES[3]) // 2], int(writer.offsets[3]))
+    with (folder / "data").open("r+b") as file:
+        file.seek(int(writer.offsets[3]))
+        file.write(IMAGES[3][: len(IMAGES[3]) // 2])
     writer.reserve(4)
     writer.fail(4, "no")
     # The process is killed here: the writer is not closed.
-    again = open_writer(folder)
+    later_writer = open_writer(folder)
     reader = CacheFile(folder)
     assert [reader.state(slot) for slot in range(5)] == [State.ABSENT, State.READY, State.READY, *[State.ABSENT] * 2]
     assert reader.try_read(2) == IMAGES[2]
-    assert again.used_bytes == int(again.sizes[1] + again.sizes[2])
-    assert disk_bytes(folder) <= again.used_bytes
+    assert later_writer.used_bytes == int(later_writer.sizes[1] + later_writer.sizes[2])
+    assert disk_bytes(folder) <= later_writer.used_bytes
     assert not list((folder / "errors").iterdir())
-    again.close()
+    later_writer.close()
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
@@ -148,10 +150,10 @@ def test_smaller_budget_evicts_images_of_earlier_run(folder):
     fill(writer, *range(24))
     writer.close()
     budget = 4 * int(writer.sizes.max())
-    again = open_writer(folder, budget)
-    assert budget - int(writer.sizes.max()) < again.used_bytes <= budget
-    assert disk_bytes(folder) <= again.used_bytes
-    again.close()
+    later_writer = open_writer(folder, budget)
+    assert budget - int(writer.sizes.max()) < later_writer.used_bytes <= budget
+    assert disk_bytes(folder) <= later_writer.used_bytes
+    later_writer.close()
 
 
 def test_budget_below_four_images_is_refused(folder):
@@ -183,25 +185,25 @@ def test_damaged_folder_is_made_anew(folder, name, size):
     else:
         with pytest.raises(CacheError, match=r"data is damaged: it ends in image 1; delete"):
             CacheFile(folder).try_read(1)
-    again = open_writer(folder)
+    later_writer = open_writer(folder)
     assert CacheFile(folder).state(1) == State.ABSENT
-    fill(again, 1)
+    fill(later_writer, 1)
     assert CacheFile(folder).try_read(1) == IMAGES[1]
-    again.close()
+    later_writer.close()
 
 
-def test_reader_opens_folder_again_after_it_was_deleted(folder):
+def test_reader_opens_folder_anew_after_it_was_deleted(folder):
     writer = open_writer(folder)
     reader = CacheFile(folder)
     assert reader.try_read(1) is None
     (folder / "states").unlink()
     (folder / "data").unlink()
     writer.close()
-    again = open_writer(folder)
-    fill(again, 1)
+    later_writer = open_writer(folder)
+    fill(later_writer, 1)
     assert reader.try_read(1) is None
     assert reader.try_read(1) == IMAGES[1]
-    again.close()
+    later_writer.close()
 
 
 def test_lengths_beyond_63_bits_are_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""Which images share a request, and the order and results of requests."""
+"""Requests to a store: images that share one, their order and their results."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def fetch(fetcher: Fetcher, store: FakeStore, *jobs: Job) -> None:
     for thread in threading.enumerate():
         if thread.name.startswith("lit_loader_fetch"):
             thread.join()
-    for end in (fetcher.wakeup, fetcher._signal):
+    for end in (fetcher.wakeup, fetcher.signal):
         end.close()
 
 

@@ -169,6 +169,22 @@ def test_requested_image_may_be_evicted_after_some_time(tmp_path, monkeypatch):
     assert schedule.reserve(9, 0)
 
 
+def test_full_disk_lowers_the_budget_for_some_time(tmp_path, monkeypatch):
+    schedule = make_schedule(tmp_path, 20)
+    schedule.extend(TRAIN, slots_of(range(20)))
+    read_ahead(schedule, schedule.streams[TRAIN], 20)
+    schedule.shrink_by(3 * ALIGNMENT)
+    assert schedule.cache.used_bytes == 17 * ALIGNMENT
+    assert np.flatnonzero(schedule.cache.mask(State.READY)).tolist() == [*range(17)]
+    for _ in range(20):
+        schedule.shrink_by(3 * ALIGNMENT)
+    assert schedule.cache.used_bytes == 4 * ALIGNMENT
+    assert schedule.reserve(30, 0, is_requested=True)
+    monkeypatch.setattr("time.monotonic", lambda: 1e12)
+    schedule.restore_budget()
+    assert schedule.budget == 20 * ALIGNMENT
+
+
 def test_samples_without_stored_image_are_passed(tmp_path):
     schedule = make_schedule(tmp_path, NUM_IMAGES)
     schedule.extend(TRAIN, slots_of([-1, 3, -1, 3, 4]))
