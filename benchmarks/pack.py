@@ -21,10 +21,12 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from PIL import Image
 
 from lit_loader.annotations import AnnotationTable
@@ -75,9 +77,7 @@ def write_tar(table: AnnotationTable, path: Path) -> None:
 
 def write_lance(table: AnnotationTable, folder: Path) -> None:
     """Write all images to a Lance data set."""
-    import lance
-    import pyarrow as pa
-
+    lance: Any = import_module("lance")
     schema = pa.schema([("image", pa.large_binary()), ("label", pa.int64())])
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -96,7 +96,7 @@ def litdata_sample(item: tuple[str, int]) -> dict[str, Any]:
 
 def write_litdata(table: AnnotationTable, folder: Path) -> None:
     """Write all images to LitData's chunks."""
-    import litdata
+    litdata: Any = import_module("litdata")
 
     inputs = [(str(table.root / name), int(label)) for name, label in zip(table.image_paths, table.labels, strict=True)]
     litdata.optimize(litdata_sample, inputs, output_dir=str(folder), chunk_bytes=SHARD_BYTES, num_workers=2)
@@ -137,7 +137,7 @@ def read_packed(folder: Path, order: np.ndarray) -> None:
 
 def read_lance(folder: Path, order: np.ndarray) -> None:
     """Take all images of a Lance data set in an order, a batch at once."""
-    import lance
+    lance: Any = import_module("lance")
 
     dataset = lance.dataset(str(folder))
     for start in range(0, len(order), BATCH):
@@ -146,7 +146,7 @@ def read_lance(folder: Path, order: np.ndarray) -> None:
 
 def read_litdata(folder: Path) -> None:
     """Read all samples of LitData's chunks in their own order."""
-    import litdata
+    litdata: Any = import_module("litdata")
 
     for sample in litdata.StreamingDataset(str(folder), shuffle=False):
         sample["image"]

@@ -160,7 +160,7 @@ class LocalImages(ImageStore):
     def copy_key(self, path: str) -> Hashable:
         """Return a digest of the image's bytes."""
         digests = self.catalog.digests
-        return blake2b(self.read(path)).digest() if digests is None else digests[self.slot(path)].tobytes()
+        return blake2b(self.read(path)).digest() if digests is None else bytes(digests[self.slot(path)])
 
 
 class _OpenFile:
@@ -273,7 +273,7 @@ class RemoteImages(ImageStore):
         catalog = self.catalog
         slot = self.slot(path)
         if catalog.digests is not None:
-            return catalog.digests[slot].tobytes()
+            return bytes(catalog.digests[slot])
         tag = catalog.versions[catalog.object_of[slot]]
         if catalog.holds_whole_objects and _CONTENT_TAG.fullmatch(tag):
             return int(catalog.lengths[slot]), tag.strip('"')

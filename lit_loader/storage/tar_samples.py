@@ -74,7 +74,11 @@ class TarSamples:
         Raises:
             OSError: If the file cannot be written.
         """
-        arrays = {"object_of": self.object_of, "starts": self.starts, "lengths": self.lengths}
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "object_of": self.object_of,
+            "starts": self.starts,
+            "lengths": self.lengths,
+        }
         arrays |= _text_arrays("names", (name.encode("utf-8", "surrogateescape") for name in self.names))
         arrays |= _text_arrays("extensions", (extension.encode() for extension in self.extensions))
         arrays |= _text_arrays("annotations", self.annotations)

@@ -175,7 +175,7 @@ def test_append_refuses_changed_images_and_annotations(tmp_path, table):
 def test_packed_set_is_not_packed_again_by_accident(tmp_path, table):
     pack({"train": table}, tmp_path / "packed")
     earlier_files = contents(tmp_path / "packed")
-    with pytest.raises(AnnotationError, match="--append"):
+    with pytest.raises(AnnotationError, match="append=True"):
         pack({"train": table}, tmp_path / "packed")
     assert contents(tmp_path / "packed") == earlier_files
 

@@ -39,7 +39,7 @@ class Journal:
         # The last line of a run that was killed may be incomplete.
         records = list(_complete_lines(lines))
         if records and records[0].get("plan") != key:
-            message = f"{place} has unfinished shards of other images, annotations or another --shard-size"
+            message = f"{place} has unfinished shards of other images, annotations or another size of shards"
             remedy = f"remove {place}, or {path.parent}, and pack again, or give the same arguments"
             raise AnnotationError(message, remedy=remedy)
         for record in records[1:]:

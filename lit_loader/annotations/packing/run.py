@@ -134,12 +134,13 @@ class _Packing:
         sizes = self._target.sizes()
         is_packed = CATALOG_FILE in sizes
         if recovered and not append:
-            catalog = self._load_catalog()
-            num_bytes = sum(sizes[key] for key in catalog.objects)
-            return PackReport(num_images=len(catalog), num_bytes=num_bytes, num_shards=len(catalog.objects))
+            whole = self._load_catalog()
+            num_bytes = sum(sizes[key] for key in whole.objects)
+            return PackReport(num_images=len(whole), num_bytes=num_bytes, num_shards=len(whole.objects))
         if is_packed and not append:
-            remedy = "give another place, or --append to add the images that it lacks"
-            raise AnnotationError("a packed set is there already", path=self._target.place, remedy=remedy)
+            message = "a packed set is there already"
+            remedy = "give another place, or add the images that it lacks"
+            raise AnnotationError(message, path=self._target.place, remedy=remedy, settings={"append": True})
         catalog = self._load_catalog() if is_packed else None
         packed_tables = {} if catalog is None else self._load_tables(tables, sizes)
         if catalog is not None:
@@ -300,7 +301,7 @@ class _Packing:
             advance = self._progress("Comparing packed images", len(rows))
 
             def has_changed(row: int, table: AnnotationTable = table, slots: Any = slots) -> bool:
-                return image_digest(read_image(table, row)) != digests[slots[row]].tobytes()
+                return bool(image_digest(read_image(table, row)) != digests[slots[row]].tobytes())
 
             for row, changed in zip(rows.tolist(), self._on_threads(has_changed, rows.tolist()), strict=True):
                 advance(1, 0)

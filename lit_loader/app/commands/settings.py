@@ -68,6 +68,8 @@ def as_option(name: str, value: Any) -> str:
         return f"--policy {problem}=ACTION"
     if name == "class_names":
         return "--class-names NAME,NAME"
+    if name == "append":
+        return "--append"
     if name == "layout":
         return "--layout NAME"
     if name == "allow_loss":
