@@ -250,7 +250,8 @@ def _as_override(name: str, value: Any, *, cfg: DictConfig, first_node: str | No
         policy = signature_of(ReadPolicy)
         actions = [action for action in get_args(policy and policy.types.get(problem)) if action != "raise"]
         return f"dataset.policy.{problem}={' or '.join(actions) or 'ACTION'}"
-    key = _key_of(name, cfg, first_node)
+    # Options of a store are in no config.
+    key = f"dataset.{name}" if owner == "storage" and problem else _key_of(name, cfg, first_node)
     if key is None:
         return as_argument(name, value)
     if not has_hydra_keys(value):

@@ -23,6 +23,7 @@ from lit_loader.images.encoded_image import open_bytes
 from lit_loader.images.lazy_image import LazyImage
 from lit_loader.images.reading import ImageReading
 from lit_loader.storage.images import ImageStore, StoredSamples
+from lit_loader.storage.settings import is_url
 
 __all__ = ["StoredReading"]
 
@@ -83,7 +84,8 @@ class StoredReading(ImageReading):
         if match is None:
             return self.other_reading.location(path)
         store, name = match
-        return f"{store.catalog.root}/{name}"
+        location = f"{store.catalog.root}/{name}"
+        return location if is_url(location) else Path(location)
 
     def for_table(self, table: AnnotationTable) -> StoredReading:
         """Return a reading with only the stores of a table, which are started."""

@@ -14,6 +14,8 @@ NOTE [Reading ahead]
     - ``fetch_launch`` and ``fetch_link``: start and restart that process, and send it messages.
     - ``client``: `StorageClient`, and the streams that tell the process in which order images are needed.
     - ``images``: `ImageStore`, which returns the bytes of an image.
+    - ``jobs``: list, download and upload in a process of their own; ``object_store`` opens the store there.
+    - ``mirror``: the local folder of a URL that readers of annotations get; ``listing`` has its objects.
 """
 
 from __future__ import annotations

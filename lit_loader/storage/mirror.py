@@ -41,7 +41,7 @@ _logger = logging.getLogger(__name__)
 
 _States = npt.NDArray[np.uint8]
 
-# Files that no reader of annotations opens, and that are often next to a data set.
+# Files that no reader of annotations opens, and that are often next to a data set: they become placeholders, too.
 _NOT_READ: Final = (
     *(".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".mp4", ".avi", ".mov", ".mkv", ".webm"),
     *(".npy", ".npz", ".pt", ".pth", ".ckpt", ".onnx", ".safetensors", ".h5", ".hdf5", ".parquet", ".tfrecord"),
@@ -165,7 +165,7 @@ def open_mirror(settings: StorageSettings, *, is_image: Callable[[str], bool], r
         settings=settings,
         folder=place / "files",
         listing=listing,
-        is_image=_image_mask(listing, is_image),
+        is_image=_mask(listing, is_image),
         listing_stamp=stamp,
     )
     _open_mirrors[str(mirror.folder)] = mirror
@@ -222,24 +222,20 @@ def _refresh(settings: StorageSettings, place: Path, is_image: Callable[[str], b
     with _temporary_file(place) as path:
         run_job("list", settings, {"path": str(path)}, progress=progress)
         listing = Listing.load(path).usable(settings.url)
-    rows = [row for row, key in enumerate(listing.keys) if is_image(key) or not key.lower().endswith(_NOT_READ)]
-    if len(rows) < len(listing):
-        _logger.info("%s: %d archives, videos and arrays are not read", settings.url, len(listing) - len(rows))
-    listing = listing.select(np.array(rows, dtype=np.int64))
     if not len(listing):
         raise StorageError(f"{settings.url} holds no objects", remedy="check the bucket and the folder in the URL")
-    images = _image_mask(listing, is_image)
-    _check_budget(settings, listing.select(np.flatnonzero(~images)))
+    # All objects are listed, because sources of shards and of single images may share a mirror.
+    stays = _mask(listing, lambda key: is_image(key) or key.lower().endswith(_NOT_READ))
+    _check_budget(settings, listing.select(np.flatnonzero(~stays)))
     unchanged, states = _unchanged_rows(place, listing)
     # From here to the end the files fit neither listing. After an interruption, the next refresh updates all of them.
     for name in ("listing.arrow", "headers"):
         (place / name).unlink(missing_ok=True)
-    changed_files = np.flatnonzero(~unchanged & ~images)
+    changed_files = np.flatnonzero(~unchanged & ~stays)
     if len(changed_files):
         _fetch("download", settings, place, listing.select(changed_files), progress)
     states[changed_files] = 1
-    changed_images = np.flatnonzero(~unchanged & images)
-    _create_placeholders(place / "files", listing.select(changed_images))
+    _create_placeholders(place / "files", listing.select(np.flatnonzero(~unchanged & stays)))
     listing.save(place / "listing.arrow")
     _write_states(place, states)
 
@@ -349,7 +345,7 @@ def _temporary_file(place: Path) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def _image_mask(listing: Listing, is_image: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+def _mask(listing: Listing, is_image: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
     return np.fromiter(map(is_image, listing.keys), dtype=np.bool_, count=len(listing))
 
 

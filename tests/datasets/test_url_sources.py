@@ -47,8 +47,9 @@ def cache_dir(sets, tmp_path_factory):
     """A cache with the mirror of that folder, so that the sources need not list it again."""
     folder = tmp_path_factory.mktemp("cache")
     mirror = ImageFilesSource(sets.as_uri(), cache_dir=str(folder), progress=False).open_mirror(refresh=True)
-    # One job for most sets; the source of YOLO still has to fetch its own.
-    fill_headers(mirror.folder, [key for key in mirror.catalog.objects if not key.startswith("yolo/")], progress=False)
+    # One job for several sets; the source of YOLO has to fetch its own headers.
+    folders = ("classes/", "list/", "plain/")
+    fill_headers(mirror.folder, [key for key in mirror.catalog.objects if key.startswith(folders)], progress=False)
     return folder
 
 

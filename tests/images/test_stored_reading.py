@@ -76,7 +76,7 @@ def test_limits_of_files_hold(tmp_path, store, names):
         reading_of(tmp_path, store, max_pixels=19).read(tmp_path / "elsewhere/000.png")
     (tmp_path / "set/001.png").write_bytes(b"not an image")
     store = LocalImages(catalog_of(tmp_path / "set", names, root=str(tmp_path / "set")))
-    with pytest.raises(ImageError, match=r"elsewhere/001\.png"):
+    with pytest.raises(ImageError, match=r"set/001\.png"):
         reading_of(tmp_path, store).read(tmp_path / "elsewhere/001.png")
 
 

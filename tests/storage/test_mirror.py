@@ -85,7 +85,8 @@ def files_of(mirror):
 def test_annotations_are_downloaded_and_images_are_placeholders(store, open_set):
     store.objects = {"a/1.jpg": b"x" * 5000, "train.json": b"{}", "model.ckpt": b"y"}
     mirror = open_set()
-    assert files_of(mirror) == ["a/1.jpg", "train.json"]
+    assert files_of(mirror) == ["a/1.jpg", "model.ckpt", "train.json"]
+    assert store.jobs[1:] == [("download", ["train.json"])]
     assert (mirror.folder / "train.json").read_bytes() == b"{}"
     state = (mirror.folder / "a/1.jpg").stat()
     assert (state.st_size, state.st_mtime_ns, state.st_blocks) == (5000, 10**18, 0)
