@@ -33,8 +33,8 @@ class ShuffleQuality:
         class_deviation: Total variation distance between the shares of classes in a batch and in the epoch, in the mean
             over batches; 0 without labels.
         class_deviation_shuffled: The same for one full shuffle of the visits.
-        epoch_correlation: Absolute value of Spearman's rank correlation between the places of the images in one epoch
-            and the next, in the mean over pairs of epochs; 0 with one epoch.
+        epoch_correlation: Absolute value of Spearman's rank correlation between the mean places of the images in one
+            epoch and the next, in the mean over pairs of epochs; 0 with one epoch.
         epoch_correlation_shuffled: Expectation for full shuffles, ``sqrt(2 / pi / (n - 1))`` for n images.
     """
 
@@ -138,12 +138,15 @@ def _class_deviation(order: IndexArray, labels: LabelSets, batch_size: int) -> f
 
 
 def _place_correlation(first: IndexArray, second: IndexArray) -> float:
-    """Return the rank correlation between the first places in two orders of the images that are in both."""
-    images, first_places = np.unique(first, return_index=True)
-    later_images, second_places = np.unique(second, return_index=True)
-    _, rows, later_rows = np.intersect1d(images, later_images, assume_unique=True, return_indices=True)
-    if len(rows) < 2:
+    """Return the rank correlation between the mean places in two orders of the images that are in both."""
+    num_images = 1 + int(max(first.max(), second.max()))
+    counts = [np.bincount(order, minlength=num_images) for order in (first, second)]
+    images = np.flatnonzero((counts[0] > 0) & (counts[1] > 0))
+    if len(images) < 2:
         return 0.0
-    ranks = np.argsort(np.argsort(first_places[rows]))
-    later_ranks = np.argsort(np.argsort(second_places[later_rows]))
-    return float(np.corrcoef(ranks, later_ranks)[0, 1])
+    ranks = []
+    for order, count in zip((first, second), counts, strict=True):
+        # The first place would be earlier for images that come often, in both orders.
+        places = np.bincount(order, weights=np.arange(len(order)), minlength=num_images)[images] / count[images]
+        ranks.append(np.argsort(np.argsort(places)))
+    return float(np.corrcoef(*ranks)[0, 1])

@@ -46,6 +46,9 @@ def test_epoch_correlation_compares_places_of_images():
     assert shuffle_quality([forward, forward], forward, batch_size=5).epoch_correlation == pytest.approx(1)
     assert shuffle_quality([forward, forward[::-1]], forward, batch_size=5).epoch_correlation == pytest.approx(1)
     assert shuffle_quality([forward], forward, batch_size=5).epoch_correlation == 0
+    # Images that come often have no earlier place.
+    often = [[0, 5, 0, 6, 0], [0, 6, 0, 5, 0]]
+    assert shuffle_quality(often, forward, batch_size=5).epoch_correlation == pytest.approx(1)
     # Images that only one of the epochs has do not count.
     assert shuffle_quality([[0, 1, 2, 9], [0, 2, 1, 8]], forward, batch_size=2).epoch_correlation == pytest.approx(0.5)
 

@@ -127,3 +127,15 @@ def test_sets_with_other_points_share_a_panel():
     other = replace(table, keypoint_names=("_right", "nose"))
     axes = panel(draw_statistics(statistics_of({"train": table, "val": other})), "visibility")
     assert texts(axes) == [r"left \$eye\$", " _right", "nose"]
+
+
+def test_shuffles_of_shards_have_a_panel_with_their_requests():
+    table = replace(table_of(("a", "b")), shards=np.arange(30) // 10)
+    sampling = sampling_statistics(table)
+    axes = panel(draw_sampling(sampling), "score of the shuffle")
+    assert "block_shuffle" in texts(axes)
+    assert [text.get_text() for text in axes.texts][1] == f"{sampling.samplers['sampler=sequential'].shuffle.score:.3f}"
+    samplers = {name: replace(part, requests=0.25) for name, part in sampling.samplers.items()}
+    axes = panel(draw_sampling(replace(sampling, samplers=samplers)), "score of the shuffle")
+    assert axes.texts[0].get_text().endswith(", 0.25 requests")
+    assert not any("score" in title for title in titles(draw_sampling(sampling_statistics(table_of(("a", "b"))))))

@@ -294,6 +294,7 @@ def _stats(arguments: argparse.Namespace) -> None:
       lit-loader stats faces-xml
       lit-loader stats voc VOC2012 train val --page statistics.html --out statistics.png
       lit-loader stats yolo road train --batch-size 16 --size 640 --sampler "class_balanced exponent=0.5"
+      lit-loader stats packed s3://bucket/faces-packed train --batch-size 64 --sampler "block_shuffle open_shards=2"
 
     Opens no image file, except for sizes that the annotations lack. Class mixes are expectations; repeats, unseen
     images and padding are counted in real epochs with seed 0. A batch is padded as by torchvision's detectors: images

@@ -63,6 +63,9 @@ def named_splits(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _is_format(name: str) -> bool:
+    # Packed sets have no annotation files, and no reader of them.
+    if name == "packed":
+        return True
     try:
         find_reader(name)
     except ValueError:

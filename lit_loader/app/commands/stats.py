@@ -15,6 +15,7 @@ from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats.parallel import status_spinner
 from lit_loader.app.commands.index import unique_stems
 from lit_loader.app.commands.next_command import splits_by_stage
+from lit_loader.app.commands.packed_sets import read_packed_sets
 from lit_loader.app.commands.printing import print_lines, print_table
 from lit_loader.app.commands.reading import named_splits, read_sets
 from lit_loader.app.commands.settings import UsageError, parse_value
@@ -68,7 +69,11 @@ def stats(arguments: argparse.Namespace) -> None:
     samplers = _configs(arguments.sampler, "sampler", SAMPLERS, shared=_balance_by(arguments))
     batchings = {} if arguments.samples == "object" else _configs(arguments.batching, "batching", BATCHINGS)
     splits = named_splits(arguments)
-    tables = read_sets(arguments, splits)
+    reading = None
+    if arguments.format == "packed":
+        tables, reading = read_packed_sets(arguments, splits)
+    else:
+        tables = read_sets(arguments, splits)
     # A set read from train.txt is the training set of a run.
     stems = unique_stems(splits)
     train = stems[str(splits_by_stage(stems)["train"])]
@@ -78,7 +83,9 @@ def stats(arguments: argparse.Namespace) -> None:
         # Without shards, block order is a problem only to users who ask for it.
         if not any("block_shuffle" in text for text in arguments.sampler):
             samplers = for_table(samplers, samples)
-        sampling = sampling_statistics(samples, samplers, batchings, batch=batch, attribute=arguments.balance_by)
+        sampling = sampling_statistics(
+            samples, samplers, batchings, batch=batch, attribute=arguments.balance_by, reading=reading
+        )
     if arguments.json:
         report = {"format": arguments.format, "root": arguments.root, **statistics.to_dict()}
         print_lines(json.dumps({**report, "training_set": train, "sampling": sampling.to_dict()}, indent=1))
@@ -325,6 +332,8 @@ def _notes(sampling: SamplingStatistics, figures: Mapping[str, Any], arguments: 
     if len(set(shares_of_padding)) == 1:
         share = shares_of_padding[0]
         yield f"padding: {share} of the pixels with all samplers and batchings, {_batch_text(sampling.batch)}"
+    if any(part.shuffle is not None for part in sampling.samplers.values()):
+        yield "score: 1 as a full shuffle, 0 if each batch is from one shard; see BlockShuffleSampler for settings"
     yield f"unseen: {units} that an epoch does not contain, mean of {sampling.num_epochs} epochs with seed 0"
     shares = "the shares of " + ("the classes" if arguments.balance_by is None else arguments.balance_by)
     unchanged = [name for name, part in sampling.samplers.items() if part.class_mix is not None]

@@ -185,3 +185,27 @@ def test_real_sets_are_summarised(command, shared_data, tmp_path):
     mix = report["sampling"]["samplers"]["sampler=class_aware"]["class_mix"]
     assert all(abs(share - 0.1) < 0.005 for share in mix.values())
     assert report["sets"]["train"]["areas"]["0"] == {"small": 0, "medium": 0, "large": 0}
+
+
+def test_packed_sets_have_the_quality_of_their_shuffles(command, faces):
+    names = ("train=train.txt", "val=val.txt")
+    command("pack", "keypoints_txt", "faces", *names, *READ, "--to", "packed", "--shard-size", "9KiB")
+    words = ("packed", "packed", "train", "val", "--no-progress", "--sampler", "block_shuffle open_shards=1")
+    lines = lines_of(command("stats", *words))
+    assert "override score pairs of a shard class deviation epoch correlation" in lines
+    rows = [
+        line.split() for line in lines if line.startswith("sampler=") and line.endswith(")") and " sampler." not in line
+    ]
+    scores = {row[0]: float(row[1]) for row in rows}
+    assert scores["sampler=sequential"] < scores["sampler=random"]
+    assert any(line.startswith("sampler=block_shuffle sampler.open_shards=1 ") for line in lines)
+    sampling = json.loads(command("stats", *words, "--json"))["sampling"]["samplers"]
+    assert sampling["sampler=random"]["shuffle"]["score"] == pytest.approx(scores["sampler=random"], abs=5e-4)
+    command("stats", *words, "--option", "a=1", code=2)
+    assert "--option and --policy are for annotation files" in command.err
+
+
+def test_files_have_no_block_order_unless_it_is_asked_for(command, faces):
+    assert "block_shuffle" not in command("stats", *SETS)
+    out = command("stats", *SETS, "--sampler", "block_shuffle")
+    assert "sampler=block_shuffle does not fit: open_shards=4 mixes the shards of a packed set" in out

@@ -1,0 +1,46 @@
+"""Reading of packed sets by commands that need no format of annotation files."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from lit_loader.annotations import AnnotationTable
+from lit_loader.app.commands.roots import storage_of
+from lit_loader.app.commands.settings import UsageError, usage_errors
+from lit_loader.datasets.packed_source import PackedSource
+from lit_loader.images import ImageReading
+
+__all__ = ["read_packed_sets"]
+
+
+def read_packed_sets(
+    arguments: argparse.Namespace, splits: Mapping[str, str]
+) -> tuple[dict[str, AnnotationTable], ImageReading]:
+    """Read sets of a packed set, and return them with the reading of their images.
+
+    Args:
+        arguments: The arguments of a command that reads annotations, with ``packed`` as the format.
+        splits: Name of the set, or pattern of tar files, of each split.
+
+    Raises:
+        UsageError: If an option or a policy of annotation files is given, or a value is refused.
+        AnnotationError: If the sets cannot be read.
+        StorageError: If the store cannot be read.
+    """
+    if arguments.option or arguments.policy:
+        raise UsageError("--option and --policy are for annotation files, and a packed set has none; leave them out")
+    first, *others = splits.values()
+    with usage_errors():
+        source = PackedSource(
+            arguments.root,
+            train=first,
+            val=others or None,
+            test=None,
+            class_names=arguments.class_names,
+            storage=storage_of(arguments),
+            cache_dir=arguments.cache_dir,
+            progress=arguments.progress,
+        )
+    tables = [*source.tables("train"), *source.tables("val")]
+    return dict(zip(splits, tables, strict=True)), source.image_reading(ImageReading())
