@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -49,17 +48,14 @@ class FetchLaunch:
         self._settings = settings
         data = settings.to_json() | {"cache_budget": byte_count(settings.cache_budget)}
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115 # closed by `close`
-        self._process = _popen(folder, self._messages.fileno())
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError), self._process.stdin as stdin:
-            # A line, because workers that are forked meanwhile may keep the pipe open.
-            stdin.write(json.dumps(data).encode() + b"\n")
-        threading.Thread(target=self._process.wait, name="lit_loader_fetch_end", daemon=True).start()
+        self._exit_code: int | None = None
+        pid = _spawn(folder, (json.dumps(data) + "\n").encode(), self._messages.fileno())
+        threading.Thread(target=self._wait, args=(pid,), name="lit_loader_fetch_end", daemon=True).start()
 
     @property
     def lost_election(self) -> bool:
         """True if the process has ended because another one has the lock of the folder."""
-        return self._process.poll() == EXIT_LOCKED
+        return self._exit_code == EXIT_LOCKED
 
     def check(self) -> None:
         """Check that the process has not failed.
@@ -67,7 +63,7 @@ class FetchLaunch:
         Raises:
             StorageError: It has failed; the message contains its reason.
         """
-        code = self._process.poll()
+        code = self._exit_code
         if code in (None, EXIT_LOCKED):
             return
         text = self._last_messages()
@@ -75,6 +71,10 @@ class FetchLaunch:
             reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             text = f"the fetch process {reason}: {text or 'it wrote no message'}"
         raise StorageError(text if self._url in text else f"{self._url}: {text}")
+
+    def _wait(self, pid: int) -> None:
+        _, status = os.waitpid(pid, 0)
+        self._exit_code = os.waitstatus_to_exitcode(status)
 
     def _last_messages(self) -> str:
         file = self._messages
@@ -86,18 +86,35 @@ class FetchLaunch:
         self._messages.close()
 
 
-def _popen(folder: Path, stderr: int) -> subprocess.Popen[bytes]:
+def _spawn(folder: Path, line: bytes, output: int) -> int:
+    """Start the process with a line of input; return its process id."""
     # The process imports this package even if only the caller's sys.path leads to it.
     package_path = str(Path(__file__).parents[2])
     python_path = os.pathsep.join(filter(None, [package_path, os.environ.get("PYTHONPATH")]))
-    return subprocess.Popen(
-        # -P: a file of the current folder does not replace a module of Python.
-        [sys.executable, "-P", "-m", "lit_loader.storage.fetch_process", str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=stderr,
-        stderr=stderr,
-        # A backtrace of Rust would show arguments.
-        env=os.environ | {"PYTHONPATH": python_path, "RUST_BACKTRACE": "0"},
-        # Ctrl-C is for the training processes, and other runs may use the fetch process as well.
-        start_new_session=True,
-    )
+    # -P: a file of the current folder does not replace a module of Python.
+    arguments = [sys.executable, "-P", "-m", "lit_loader.storage.fetch_process", str(folder)]
+    # A backtrace of Rust would show arguments.
+    environment = os.environ | {"PYTHONPATH": python_path, "RUST_BACKTRACE": "0"}
+    receiver, sender = os.pipe()
+    try:
+        # Not subprocess, which waits until all copies of a pipe are closed. This thread may run while another one forks
+        # workers. They would have a copy, and wait for the fetch process.
+        pid = os.posix_spawn(
+            sys.executable,
+            arguments,
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, receiver, 0),
+                (os.POSIX_SPAWN_DUP2, output, 1),
+                (os.POSIX_SPAWN_DUP2, output, 2),
+            ],
+            # Ctrl-C is for the training processes, and other runs may use the fetch process as well.
+            setsid=True,
+        )
+        # The process may have ended.
+        with suppress(BrokenPipeError), open(sender, "wb", closefd=False) as stdin:
+            stdin.write(line)
+    finally:
+        os.close(receiver)
+        os.close(sender)
+    return pid

@@ -33,8 +33,8 @@ MAX_AHEAD: Final = 4 << 20
 
 _START_S: Final = 60.0
 _POLL_S: Final = 0.02
-_MAX_RETRY_S: Final = 1.5
-_STABLE_S: Final = 10.0
+_MAX_RETRY_S: Final = 0.5
+_STABLE_S: Final = 2.0
 
 Blocks = Iterator[npt.NDArray[np.int32]]
 """Slots of consecutive samples, in blocks of any length."""
@@ -169,7 +169,7 @@ class FetchLink:
                     self.error = error
                 # A process that ends again and again is not started in a tight loop.
                 is_early = time.monotonic() - connected_at < _STABLE_S
-                retry_s = min(_MAX_RETRY_S, 2 * retry_s + 0.1) if is_early else 0.0
+                retry_s = min(_MAX_RETRY_S, 2 * retry_s + 0.05) if is_early else 0.0
                 self._wait(retry_s)
 
     def connect(self) -> None:

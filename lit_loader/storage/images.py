@@ -28,11 +28,10 @@ from lit_loader.storage.settings import StorageSettings
 __all__ = ["ImageStore", "LocalImages", "RemoteImages", "StoredSamples"]
 
 _MAX_OPEN_FILES: Final = 128
-_MAX_SILENCE_S: Final = 10.0
+_MAX_SILENCE_S: Final = 20.0
 """Seconds without a fetch process after which a read fails; a client restarts one within two."""
 
 _REQUEST_S: Final = 0.1
-_PROBE_S: Final = 1.0
 _MAX_SLEEP_S: Final = 0.005
 
 # The ETag of S3 is a hash of the content. Other stores count versions, or use the time.
@@ -277,7 +276,8 @@ class RemoteImages(ImageStore):
         tag = catalog.versions[catalog.object_of[slot]]
         if catalog.holds_whole_objects and _CONTENT_TAG.fullmatch(tag):
             return int(catalog.lengths[slot]), tag.strip('"')
-        return slot
+        # Images of two stores may have the same slot.
+        return catalog.root, slot
 
     def _read_ready(self, slot: int) -> bytes | None:
         """Return an image that is in the cache, else None."""
@@ -295,13 +295,12 @@ class RemoteImages(ImageStore):
             data = self._read_ready(slot)
             if data is not None:
                 return data
-            state = self._cache.state(slot)
-            if state is State.FAILED:
+            if self._cache.state(slot) is State.FAILED:
                 raise self._failure(slot)
             now = time.monotonic()
             if now >= next_request:
-                # A pending image is requested, too: a process that was killed leaves it pending.
-                next_request = now + (_REQUEST_S if state is State.ABSENT else _PROBE_S)
+                # A pending image is requested as well: a process that was killed leaves it pending.
+                next_request = now + _REQUEST_S
                 if self._requests.send(encode_request(slot)):
                     last_sign = now
                 elif now - last_sign > _MAX_SILENCE_S:

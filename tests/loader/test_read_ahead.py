@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, Subset
 
 from lit_loader import DataLoader, RandomSampler, WeightedRandomSampler
 from lit_loader.datasets import JoinedDataset
+from lit_loader.loader import read_ahead
 from lit_loader.storage.images import StoredSamples
 from tests.support.sampler_families import FAMILIES
 
@@ -224,16 +225,17 @@ def test_other_loaders_tell_no_order(arguments):
     assert dataset.store.streams == []
 
 
-def test_first_block_is_short_and_later_ones_grow():
-    dataset = Stored(10_000)
+def test_first_block_is_short_and_later_ones_grow(monkeypatch):
+    monkeypatch.setattr(read_ahead, "_FIRST_BLOCK", 64)
+    monkeypatch.setattr(read_ahead, "_MAX_BLOCK", 256)
+    dataset = Stored(1000)
     loader = DataLoader(dataset, seed=0, batch_size=8, shuffle=True)
     lengths = []
     dataset.store.open_stream = lambda: SimpleNamespace(
         begin=lambda blocks: lengths.extend(map(len, blocks)), delivered=lambda total: None, close=lambda: None
     )
     next(iter(loader))
-    assert lengths[:3] == [512, 1024, 2048]
-    assert sum(lengths) == 20_000
+    assert lengths == [64, 128, 256, 256, 256, 40] * 2
 
 
 def test_data_set_without_stored_images_has_no_streams():

@@ -204,6 +204,12 @@ def test_image_that_is_not_in_the_catalog_is_an_error(folder):
         store.read("new\x1b.png")
 
 
+def test_images_of_two_stores_are_no_copies_because_of_their_slots(folder, tmp_path):
+    draw_images(tmp_path / "other" / "set", 6)
+    keys = {store_of(root).copy_key("003.png") for root in (folder, tmp_path / "other")}
+    assert len(keys) == 2
+
+
 def test_cache_is_accessible_only_to_the_user(folder):
     store = pickle.loads(pickle.dumps(store_of(folder)))
     assert store.folder.stat().st_mode & 0o77 == 0
