@@ -85,7 +85,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
             raise FileNotFoundError(errno.ENOENT, "rank 0 has no checkpoint of this name", str(path))
         if len(set(identities)) == 1:
             return super().load_checkpoint(path, map_location, weights_only)
-        content = [Path(path).read_bytes() if dist.get_rank() == 0 else None]
+        content: list[Any] = [Path(path).read_bytes() if dist.get_rank() == 0 else None]
         dist.broadcast_object_list(content, src=0)
         if identities[dist.get_rank()] == identities[0]:
             return super().load_checkpoint(path, map_location, weights_only)

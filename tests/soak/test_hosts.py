@@ -78,10 +78,10 @@ def test_hosts_without_a_shared_disk_train_and_test_in_folders_of_one_name(hosts
 )
 def test_run_resumed_on_another_number_of_hosts_continues_the_same_stream(hosts, saving, loading, workers):
     def words(num_workers):
-        return ["test=false", "workers=default", f"workers.num_workers={num_workers}"]
+        return ["test=false", EVERY_STEP, "workers=default", f"workers.num_workers={num_workers}"]
 
     reference, _ = hosts(1, *words(0))
-    first, folders = hosts(saving, *words(workers[0]), "trainer.max_steps=2", EVERY_STEP)
+    first, folders = hosts(saving, *words(workers[0]), "trainer.max_steps=2")
     checkpoint = run_folder(folders[0]) / "checkpoints/last.ckpt"
     second, _ = hosts(loading, *words(workers[1]), f"ckpt_path={checkpoint}", "trust_run=true", "trainer.max_steps=-1")
     expected = stream(reference)
