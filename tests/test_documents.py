@@ -38,8 +38,8 @@ SMALLER = {
 
 @pytest.fixture(scope="module")
 def scripts():
-    """Forks with third-party packages imported, and without lit_loader."""
-    forked_scripts = ForkedScripts("lightning.pytorch", "torchmetrics", "torchvision.transforms.v2")
+    """Forks of an interpreter with the packages that most examples import."""
+    forked_scripts = ForkedScripts("lightning.pytorch", "lit_loader.callbacks", "lit_loader.recipes")
     yield forked_scripts
     forked_scripts.close()
 

@@ -15,7 +15,7 @@ __all__ = ["cached_configs"]
 
 _load = OmegaConf.load
 _get_mode = Hydra.get_mode
-# A run of these configs is no sweep unless an override says so.
+# A run of a shipped config is a sweep only if an override says so.
 _SHIPPED = ("train", "eval", "predict")
 _SWEEPING_WORDS = ("hydra.mode", "hparams_search")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from matplotlib.figure import Figure
 
 from lit_loader.app.building import build_run
 from tests.datasets.test_masks import draw_polygons
@@ -27,12 +28,26 @@ QUICK = [
     *("workers=inline", "datamodule.batch_size=2", "num_threads=1", "dataset.progress=false"),
     # The state of an optimizer is twice as large as the weights.
     *(f"callbacks.{name}.save_weights_only=true" for name in ("model_checkpoint", "last_checkpoint")),
-    *("callbacks=[default,pictures]", "~callbacks.rich_progress", "trainer.enable_progress_bar=false"),
+    *(
+        "callbacks=[default,pictures]",
+        "callbacks.curves.num_worst=1",
+        "~callbacks.rich_progress",
+        "trainer.enable_progress_bar=false",
+    ),
 ]
 PLAIN = partial(split_in_three, objects=1, **WITHOUT_POINTS)
 POINTS = partial(split_in_three, objects=1)
 FACES = partial(split_in_three, objects=1, **face_columns(18))
 MASKS = partial(split_in_three, draw=draw_polygons)
+
+
+@pytest.fixture(autouse=True)
+def _coarse_pictures(monkeypatch):
+    """Save pictures with few pixels, which take half of the time of a run; tests of pictures draw them in full."""
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, file, **settings: save(figure, file, **settings | {"dpi": 20})
+    )
 
 
 def one_folder(tmp_path):
