@@ -113,8 +113,8 @@ def main(out: Path) -> None:
     print(f"{NUM_SHARDS} shards of {SHARD_SIZE} images, batches of 64; in brackets: cache for a quarter of the images")
     print(f"  {'':32s} {'score':>7s} {'class deviation':>16s} {'epoch correlation':>18s} {'requests an image':>18s}")
     results = {}
-    for name, sampler in samplers.items():
-        result = results[name] = measure(sampler, stores[0], stores[1])
+    for name, order_sampler in samplers.items():
+        result = results[name] = measure(order_sampler, stores[0], stores[1])
         quality = result.quality
         deviation = quality.class_deviation / quality.class_deviation_shuffled
         print(

@@ -322,21 +322,16 @@ class PeerImages(Dataset[tuple[torch.Tensor, int]]):
 
 def connect_boto3(endpoint: str, bucket: str) -> Callable[[str], bytes]:
     """Return a function that reads an object by boto3."""
-    import boto3
-    from botocore import UNSIGNED
-    from botocore.config import Config
-
-    client = boto3.client(
-        "s3", endpoint_url=endpoint, region_name="us-east-1", config=Config(signature_version=UNSIGNED)
-    )
+    boto3 = importlib.import_module("boto3")
+    botocore = importlib.import_module("botocore")
+    config = importlib.import_module("botocore.config").Config(signature_version=botocore.UNSIGNED)
+    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", config=config)
     return lambda key: client.get_object(Bucket=bucket, Key=key)["Body"].read()
 
 
 def connect_s3fs(endpoint: str, bucket: str) -> Callable[[str], bytes]:
     """Return a function that reads an object by s3fs."""
-    import s3fs
-
-    files = s3fs.S3FileSystem(anon=True, endpoint_url=endpoint, skip_instance_cache=True)
+    files = importlib.import_module("s3fs").S3FileSystem(anon=True, endpoint_url=endpoint, skip_instance_cache=True)
     return lambda key: files.cat_file(f"{bucket}/{key}")
 
 
@@ -357,8 +352,8 @@ def peers(bench: Bench, rounds: int) -> None:
                     continue
                 # A tenth of an epoch: at 30 ms two workers read 60 images a second.
                 dataset = PeerImages(partial(connect, bench.server.endpoint, bench.server.bucket), keys[::10])
-                loader = TorchDataLoader(dataset, BATCH_SIZE, shuffle=True, num_workers=NUM_WORKERS, drop_last=True)
-                rates.setdefault(f"{name} in workers", []).append(run_epoch(loader).rate)
+                readers = TorchDataLoader(dataset, BATCH_SIZE, shuffle=True, num_workers=NUM_WORKERS, drop_last=True)
+                rates.setdefault(f"{name} in workers", []).append(run_epoch(readers).rate)
         for name, values in rates.items():
             spread = f"{min(values):.0f} to {max(values):.0f}"
             print(f"  {delay_ms:2d} ms, {name:22s} {statistics.median(values):7.0f} ({spread})")

@@ -149,4 +149,4 @@ def _place_correlation(first: IndexArray, second: IndexArray) -> float:
         # The first place would be earlier for images that come often, in both orders.
         places = np.bincount(order, weights=np.arange(len(order)), minlength=num_images)[images] / count[images]
         ranks.append(np.argsort(np.argsort(places)))
-    return float(np.corrcoef(np.stack(ranks))[0, 1])
+    return float(np.atleast_2d(np.corrcoef(np.stack(ranks)))[0, 1])

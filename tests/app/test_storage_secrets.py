@@ -13,7 +13,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from lit_loader.app import secrets
-from lit_loader.app.run_folder import _masked
+from lit_loader.app.run_folder import masked_override
 from lit_loader.app.secrets import hide_in_run_folder, masked
 from lit_loader.foundation.escaping import hydra_value
 from tests.support.object_server import ObjectServer
@@ -48,7 +48,7 @@ def test_credentials_are_masked_in_nested_configs():
     ],
 )
 def test_overrides_on_the_page_of_a_run_are_masked(word, masked_word):
-    assert _masked(word) == masked_word
+    assert masked_override(word) == masked_word
 
 
 def test_files_of_hydra_are_masked_and_can_be_replayed(tmp_path, monkeypatch):
