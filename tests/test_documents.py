@@ -70,6 +70,7 @@ def scripts():
         "heads of landmarks",
         "mixed batches",
         "mixed batches of a data set",
+        "object storage",
         "monitored training",
         "why training waits",
     ],
