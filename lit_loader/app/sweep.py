@@ -23,10 +23,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lit_loader.app.composition import ConfigError
 from lit_loader.app.composition.hints import explain
+from lit_loader.app.secrets import masked_override
 from lit_loader.errors import LitLoaderError
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.files import new_file
 from lit_loader.foundation.host import count_cores
+from lit_loader.foundation.masking import mask_addresses
 
 __all__ = ["SweepTable", "print_unfinished_sweep"]
 
@@ -118,9 +120,6 @@ def _write_result(config: DictConfig, **fields: Any) -> None:
     # Further ranks of a job run it without a sweep.
     if config.hydra.mode != RunMode.MULTIRUN:
         return
-    # This imports torch, which the job needs as well.
-    from lit_loader.app.run_folder import masked_override
-
     # Iterating over the list would resolve `${oc.env:NAME}` in an override.
     words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
     metric, mode = _metric(config)
@@ -150,7 +149,7 @@ def _reason(job_return: JobReturn) -> str:
         text = explain(error).strip().partition("\n")[0]
         # The app's errors are sentences; of others the type says more than the text.
         is_sentence = isinstance(error, ConfigError | HydraException | LitLoaderError | OmegaConfBaseException)
-        return (text if is_sentence else f"{type(error).__name__}: {text}")[:_MAX_REASON]
+        return mask_addresses(text if is_sentence else f"{type(error).__name__}: {text}")[:_MAX_REASON]
     return ""
 
 
