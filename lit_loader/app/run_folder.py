@@ -36,7 +36,7 @@ from lit_loader.foundation.masking import mask_addresses
 from lit_loader.recipes import Task
 from lit_loader.recipes.metrics import Report
 
-__all__ = ["RunPage", "commands", "git_commit", "last_checkpoint", "secret_overrides"]
+__all__ = ["RunPage", "commands", "git_commit", "last_checkpoint", "masked_overrides", "secret_overrides"]
 
 _log = logging.getLogger(__name__)
 
@@ -203,6 +203,11 @@ def commands(run: Run, checkpoints: tuple[str, str], *, relative: bool) -> dict[
     }
 
 
+def masked_overrides() -> list[str]:
+    """Return the overrides of this job with their secrets masked."""
+    return [masked_override(word) for word in _overrides()]
+
+
 def secret_overrides(checkpoint: str) -> list[str]:
     """Return the overrides that `commands` leave out and a user has to add, with their secrets masked."""
     words = overrides_to_repeat(_overrides(), checkpoint)
@@ -301,7 +306,7 @@ def _command_lines(run: Run, checkpoints: tuple[str, str] | None) -> Iterator[st
         folders, name = _own_configs()
         yield "The command of this run:"
         yield ""
-        yield from _code([shell_command([*_program(), *folders, *name, *map(masked_override, _overrides())])])
+        yield from _code([shell_command([*_program(), *folders, *name, *masked_overrides()])])
 
 
 def _code(lines: Iterable[str]) -> Iterator[str]:
