@@ -90,7 +90,9 @@ def _checkpoint_of_restart(cfg: DictConfig) -> str | None:
         ConfigError: If the folder has a run with other overrides.
     """
     # Further ranks receive the path of rank 0. A resume in place is the wish to continue with other overrides.
-    if getattr(rank_zero_only, "rank", 0) != 0 or cfg.get("resume_in_place"):
+    launch = read_launch(os.environ)
+    rank = getattr(rank_zero_only, "rank", 0) if launch is None else launch.rank
+    if rank > 0 or cfg.get("resume_in_place"):
         return None
     path = checkpoint_to_continue(Path(cfg.paths.output_dir), masked_overrides(), os.environ)
     if path is not None:
