@@ -26,7 +26,7 @@ from lit_loader.app.composition import ConfigError, run_with_hints, worker_overr
 from lit_loader.app.composition.checks import accepted
 from lit_loader.app.composition.hints import explain
 from lit_loader.app.composition.stored_overrides import checkpoint_of, override_value, replay_overrides
-from lit_loader.app.launch import named_run, read_launch, report_failure
+from lit_loader.app.launch import connected, named_run, read_launch
 from lit_loader.app.log import logged_run
 from lit_loader.app.secrets import hide_in_run_folder
 from lit_loader.app.sweep import print_unfinished_sweep
@@ -82,20 +82,17 @@ def run(
                 f"{error}: the run's folder cannot be created; choose another place with paths.log_dir=FOLDER"
             ) from error
 
-    def main_on_ranks() -> None:
-        launch = read_launch(os.environ) if runs_job else None
+    @contextmanager
+    def ranks() -> Iterator[None]:
+        launch = read_launch(os.environ)
         with named_run(launch):
             if launch is not None and launch.rank > 0:
                 # Rank 0 writes the config; several hosts would write the same file of a shared disk.
                 sys.argv.append("hydra.output_subdir=null")
-            try:
-                main_with_replayed_overrides()
-            except Exception as error:
-                report_failure(launch, explain(error))
-                raise
+            yield
 
     try:
-        run_with_hints(main_on_ranks)
+        run_with_hints(main_with_replayed_overrides, ranks() if runs_job else None)
     finally:
         print_unfinished_sweep()
         sys.argv = original_argv
@@ -167,7 +164,7 @@ def one_job(cfg: DictConfig) -> Iterator[None]:
         with read_write(hydra):
             hydra.run.dir = hydra.runtime.output_dir
     try:
-        with logged_run() if HydraConfig.initialized() else nullcontext():
+        with connected(read_launch(os.environ)), logged_run() if HydraConfig.initialized() else nullcontext():
             yield
     except SIGTERMException as stop:
         # Lightning raises it without an exit code, and the shell would see success.

@@ -1,23 +1,23 @@
-"""Credentials of stores in a config: masked wherever a run writes its config."""
+"""Credentials in configs and overrides: masked wherever a run shows or stores them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from lit_loader.foundation.files import new_file
+from lit_loader.foundation.masking import MASK, is_secret_name, mask_addresses
 from lit_loader.storage.settings import is_public_option
 
-__all__ = ["MASK", "hide_in_run_folder", "is_secret_key", "masked"]
+__all__ = ["hide_in_run_folder", "is_secret_key", "masked", "masked_override"]
 
-MASK: Final = "***"
 _STORAGE: Final = "storage"
-_MIN_LENGTH: Final = 3
 
 
 def is_secret_key(key: str) -> bool:
@@ -40,6 +40,11 @@ def masked(config: Any, key: str = "") -> Any:
     return MASK if is_secret_key(key) and _is_literal(config) else config
 
 
+def masked_override(word: str) -> str:
+    """Return an override without passwords: ``***`` replaces a value with a secret key, and the login of an address."""
+    return _masked_value(word) if _sets(word, is_secret_key, is_secret_name) else mask_addresses(word)
+
+
 def hide_in_run_folder(cfg: DictConfig) -> None:
     """Mask the credentials of stores in the files that Hydra has written for this job and its sweep.
 
@@ -49,48 +54,79 @@ def hide_in_run_folder(cfg: DictConfig) -> None:
     Raises:
         OSError: If a file cannot be rewritten.
     """
-    secrets = sorted({str(value) for value in _secrets(OmegaConf.to_container(cfg, resolve=False))}, key=len)
-    if not secrets or not HydraConfig.initialized():
+    if not HydraConfig.initialized():
         return
     hydra = HydraConfig.get()
-    folder = Path(hydra.runtime.output_dir, hydra.output_subdir or ".")
-    # The longest first, because one secret may contain another one.
-    for path in (*folder.glob("*.yaml"), Path(hydra.sweep.dir, "multirun.yaml")):
+    plain = OmegaConf.to_container(cfg, resolve=False)
+    # Iterating over the list would resolve `${oc.env:NAME}` in an override.
+    words: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
+    if masked(plain) == plain and not any(map(_sets_credentials, words)):
+        return
+    # Without this folder Hydra writes no files of the job.
+    folder = Path(hydra.runtime.output_dir, hydra.output_subdir) if hydra.output_subdir else None
+    files = () if folder is None else folder.glob("*.yaml")
+    for path in (*files, Path(hydra.sweep.dir, "multirun.yaml")):
         if path.is_file():
-            content = yaml.safe_load(path.read_text())
-            if path.name == "overrides.yaml" and isinstance(content, list):
-                content = [word for word in content if not any(secret in str(word) for secret in secrets)]
-            text = yaml.safe_dump(_without(content, secrets[::-1]), sort_keys=False, allow_unicode=True)
+            content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+            if path.name == "overrides.yaml":
+                content = [word for word in content if not _sets_credentials(word)]
+            text = OmegaConf.to_yaml(OmegaConf.create(_without_credentials(masked(content))))
             # As readable as Hydra's own file.
             with new_file(path, mode=0o666) as file:
                 file.write(text.encode())
 
 
-def _secrets(config: Any, key: str = "") -> Iterator[Any]:
-    """Yield the credentials in a config that are written out."""
-    items = config.items() if isinstance(config, Mapping) else ((0, value) for value in config)
-    for name, value in items:
-        if isinstance(value, Mapping | list):
-            yield from _secrets(value, f"{key}.{name}")
-        elif is_secret_key(f"{key}.{name}") and _is_literal(value):
-            yield value
+def _without_credentials(config: Any, *, in_overrides: bool = False) -> Any:
+    """Mask the credentials of stores in the overrides that Hydra's own settings contain."""
+    if isinstance(config, dict):
+        config = {
+            name: _without_credentials(value, in_overrides=in_overrides or name == "overrides")
+            for name, value in config.items()
+        }
+        # All overrides in one text, with commas between them.
+        return config | ({"override_dirname": MASK} if "override_dirname" in config else {})
+    if isinstance(config, list):
+        return [_without_credentials(value, in_overrides=in_overrides) for value in config]
+    return _masked_value(config) if in_overrides and _sets_credentials(config) else config
+
+
+def _sets_credentials(word: Any) -> bool:
+    return isinstance(word, str) and _STORAGE in word and _sets(word, is_secret_key)
+
+
+def _sets(word: str, *rules: Callable[[str], bool]) -> bool:
+    """Return True if an override sets a value with a secret key, or if its keys are unknown."""
+    key, _, value = word.partition("=")
+    if not value:
+        return False
+    try:
+        parsed = OverridesParser.create().parse_override(word)
+        if parsed.is_sweep_override():
+            return True
+        keys = list(_keys(key.lstrip("+~"), parsed.value()))
+    # Hydra's parser is recursive.
+    except (HydraException, RecursionError):
+        return True
+    return any(rule(name) for name in keys for rule in rules)
+
+
+def _masked_value(word: str) -> str:
+    return f"{word.partition('=')[0]}={MASK}"
+
+
+def _keys(key: str, value: object) -> Iterator[str]:
+    """Yield the key of every value that is text or a number, also of nested values."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _keys(f"{key}.{name}", item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _keys(key, item)
+    # A reference to an environment variable is no secret.
+    elif value is not None and not isinstance(value, bool) and not (is_secret_key(key) and "${" in str(value)):
+        yield key
 
 
 def _is_literal(value: Any) -> bool:
-    """Return True if a value is a secret, and not a reference to one."""
-    return (
-        value is not None and not isinstance(value, bool) and len(str(value)) >= _MIN_LENGTH and "${" not in str(value)
-    )
-
-
-def _without(value: Any, secrets: list[str]) -> Any:
-    if isinstance(value, dict):
-        return {_without(name, secrets): _without(item, secrets) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_without(item, secrets) for item in value]
-    text = str(value)
-    if not any(secret in text for secret in secrets):
-        return value
-    for secret in secrets:
-        text = text.replace(secret, MASK)
-    return text
+    """Return True if a value may be a secret, and not a reference to one."""
+    return value is not None and not isinstance(value, bool) and "${" not in str(value)

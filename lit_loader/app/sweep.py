@@ -23,10 +23,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lit_loader.app.composition import ConfigError
 from lit_loader.app.composition.hints import explain
+from lit_loader.app.secrets import masked_override
 from lit_loader.errors import LitLoaderError
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.files import new_file
 from lit_loader.foundation.host import count_cores
+from lit_loader.foundation.masking import mask_addresses
 
 __all__ = ["SweepTable", "print_unfinished_sweep"]
 
@@ -72,9 +74,10 @@ class SweepTable(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Delete the results of an earlier sweep in the same folder."""
         folder = _results_folder(config)
-        for path in _result_paths(folder).values():
-            path.unlink(missing_ok=True)
         _unfinished_sweep.set(folder)
+        for path in _result_paths(folder).values():
+            if path.is_file() or path.is_symlink():
+                path.unlink(missing_ok=True)
         _warn_of_many_workers(config)
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -118,9 +121,6 @@ def _write_result(config: DictConfig, **fields: Any) -> None:
     # Further ranks of a job run it without a sweep.
     if config.hydra.mode != RunMode.MULTIRUN:
         return
-    # This imports torch, which the job needs as well.
-    from lit_loader.app.run_folder import masked_override
-
     # Iterating over the list would resolve `${oc.env:NAME}` in an override.
     words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
     metric, mode = _metric(config)
@@ -150,7 +150,7 @@ def _reason(job_return: JobReturn) -> str:
         text = explain(error).strip().partition("\n")[0]
         # The app's errors are sentences; of others the type says more than the text.
         is_sentence = isinstance(error, ConfigError | HydraException | LitLoaderError | OmegaConfBaseException)
-        return (text if is_sentence else f"{type(error).__name__}: {text}")[:_MAX_REASON]
+        return mask_addresses(text if is_sentence else f"{type(error).__name__}: {text}")[:_MAX_REASON]
     return ""
 
 
@@ -168,9 +168,9 @@ def _read_result(path: Path) -> _JobResult | None:
     """Return the result in a file, or None if it holds none; its texts are only printed."""
     if not path.is_file():  # a pipe would wait for a writer
         return None
-    with path.open("rb") as file:
-        text = file.read(_MAX_BYTES)
     try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_BYTES)
         fields = json.loads(text)
         return _JobResult(
             overrides=tuple(map(str, fields["overrides"])),
@@ -180,7 +180,7 @@ def _read_result(path: Path) -> _JobResult | None:
             state=str(fields["state"]),
             reason=str(fields["reason"]),
         )
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import hydra
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig
 
@@ -22,7 +23,7 @@ from lit_loader.app.composition import ConfigError
 from lit_loader.app.launch import checkpoint_to_continue, read_launch
 from lit_loader.app.report import print_report
 from lit_loader.app.results import BestValidation, plain_scores, scores_of_sets, write_results
-from lit_loader.app.run_folder import RunPage, commands, last_checkpoint, secret_overrides
+from lit_loader.app.run_folder import RunPage, commands, last_checkpoint, masked_overrides, secret_overrides
 from lit_loader.app.running import FULL_DISK, NOT_WRITABLE, config_errors, one_job, run
 from lit_loader.callbacks import SigtermCheckpoint
 from lit_loader.datamodules import TableDataModule
@@ -53,11 +54,11 @@ def train(cfg: DictConfig) -> float | None:
         # Refuse a wrong checkpoint before the data is read, which may take minutes.
         path = checkpoint_path(cfg)
         fits = cfg.get("train", True)
-        if path is not None and fits:
-            read_checkpoint(path, resumes=True)
         _check_resume_folder(cfg, path if fits else None)
         if fits:
-            path = checkpoint_to_continue(Path(cfg.paths.output_dir), os.environ) or path
+            path = _checkpoint_of_restart(cfg) or path
+        if path is not None and fits:
+            read_checkpoint(path, resumes=True)
         validation = BestValidation()
         callbacks = (validation, _ShortRunLogging()) if fits else ()
         run = build_run(cfg, checkpoint=None if fits else path, callbacks=callbacks)
@@ -80,6 +81,23 @@ def train(cfg: DictConfig) -> float | None:
             optimized = finish(run, metrics, tested, start, validation)
         page.write(f"finished in {time.monotonic() - start:.0f} s", tested=tested)
         return optimized
+
+
+def _checkpoint_of_restart(cfg: DictConfig) -> str | None:
+    """Return the checkpoint from which a named run continues after a restart, on rank 0, and print that it does.
+
+    Raises:
+        ConfigError: If the folder has a run with other overrides.
+    """
+    # Further ranks receive the path of rank 0. A resume in place is the wish to continue with other overrides.
+    launch = read_launch(os.environ)
+    rank = getattr(rank_zero_only, "rank", 0) if launch is None else launch.rank
+    if rank > 0 or cfg.get("resume_in_place"):
+        return None
+    path = checkpoint_to_continue(Path(cfg.paths.output_dir), masked_overrides(), os.environ)
+    if path is not None:
+        console().print(f"LIT_LOADER_RUN={os.environ['LIT_LOADER_RUN']}: continues from {path}", soft_wrap=True)
+    return path
 
 
 @contextmanager

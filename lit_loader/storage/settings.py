@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from lit_loader.errors import SettingError
 from lit_loader.foundation.byte_sizes import byte_count
+from lit_loader.foundation.masking import MASK, mask_addresses
 
 __all__ = [
     "SCHEMES",
@@ -45,14 +46,14 @@ def is_public_option(name: str) -> bool:
 
 
 def hide_secrets(text: str, secrets: Mapping[str, Any]) -> str:
-    """Replace the values of options that are not public, and the logins of addresses, by ``***``."""
+    """Replace the values of options that are not public, and the logins and queries of addresses, by ``***``."""
     values = [str(value) for name, value in secrets.items() if not is_public_option(name)]
     # The longest first, because one secret may contain another one.
     for value in sorted(values, key=len, reverse=True):
         # A value such as "1" would hide half of a message.
         if len(value) >= _MIN_SECRET:
-            text = text.replace(value, "***")
-    return re.sub(r"(?<=://)[^/\s@]*@", "***@", text)
+            text = text.replace(value, MASK)
+    return mask_addresses(text)
 
 
 def is_url(root: Path | str) -> bool:
@@ -138,7 +139,7 @@ def storage_settings(
     """
     scheme, _, place = url.partition("://")
     # The messages must not repeat a password.
-    public_url = re.sub("[^/]*@", "***@", f"{scheme}://{place.partition('?')[0]}")
+    public_url = mask_addresses(f"{scheme}://{place}")
     if scheme == "memory":
         rule = "is the memory of one process, and images are fetched by another one"
         raise SettingError(argument, public_url, rule, "use file:///..., s3://, gs://, az:// or https://")

@@ -96,9 +96,13 @@ def test_named_run_that_is_started_again_continues_in_its_folder(hosts, tmp_path
         f"paths.log_dir={tmp_path}/logs",
         "test=false",
         "callbacks.last_checkpoint_in_epoch.every_n_train_steps=1",
+        "trainer.max_steps='${oc.decode:${oc.env:STEPS}}'",
     ]
-    first, _ = hosts(2, *shared, "trainer.max_steps=2")
-    second, _ = hosts(3, *shared)
+    # The first start is stopped after some steps.
+    monkeypatch.setenv("STEPS", "2")
+    first, _ = hosts(2, *shared)
+    monkeypatch.setenv("STEPS", "-1")
+    second, _ = hosts(2, *shared)
     assert [path.name for path in (tmp_path / "logs/train/runs").iterdir()] == ["faces"]
     monkeypatch.delenv("LIT_LOADER_RUN")
     reference, _ = hosts(1, "test=false")

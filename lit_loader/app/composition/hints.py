@@ -9,7 +9,7 @@ import re
 import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ _COMBINED = {"callbacks": "default", "logger": "csv"}
 _Nodes = dict[str, Any]  # the nodes at one key of a group, by option
 
 
-def run_with_hints(main: Callable[[], Any]) -> None:
+def run_with_hints(main: Callable[[], Any], surroundings: AbstractContextManager[Any] | None = None) -> None:
     """Run a ``@hydra.main`` function; an error in the config or in the data ends it with a message and no traceback.
 
     Hydra itself lists the options of a group. This function adds the closest key to an unknown one, the config node
@@ -59,13 +59,17 @@ def run_with_hints(main: Callable[[], Any]) -> None:
     environment, errors are raised unchanged. If the reader of the output leaves early (``--help | head``), the run ends
     quietly. Words of the command are rewritten by `normalize_words`; flags such as ``-m`` may be mixed with overrides;
     ``--help`` works without a choice in groups that have no default.
+
+    Args:
+        main: The function, which is called again after such a choice.
+        surroundings: Context around all calls, whose errors are treated alike.
     """
     # Hydra's argparse parser takes all overrides at once: after `a=1 -m` it rejects `b=2`.
     sys.argv[1:] = sorted(normalize_words(sys.argv[1:]), key=is_override)
     user_setting = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints the error and exits
     try:
-        with _drop_job_banner():
+        with _drop_job_banner(), surroundings or nullcontext():
             _run_with_missing_choices(main)
             sys.stdout.flush()
     except (HydraException, OmegaConfBaseException, ConfigError, LitLoaderError, ImportError) as error:
