@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from lit_loader.foundation.files import new_file
 from lit_loader.storage.settings import is_public_option
 
-__all__ = ["MASK", "hide_in_run_folder", "is_secret_key", "masked"]
+__all__ = ["MASK", "hide_in_run_folder", "is_secret_key", "masked", "secret_keys"]
 
 MASK: Final = "***"
 _STORAGE: Final = "storage"
@@ -74,6 +74,23 @@ def _secrets(config: Any, key: str = "") -> Iterator[Any]:
             yield from _secrets(value, f"{key}.{name}")
         elif is_secret_key(f"{key}.{name}") and _is_literal(value):
             yield value
+
+
+def secret_keys(config: Any, key: str = "") -> Iterator[str]:
+    """Yield the keys, with dots, of the credentials of stores that a config holds as plain values.
+
+    Args:
+        config: Nested mappings and lists, or a value.
+        key: Key of ``config``, with dots.
+    """
+    if isinstance(config, Mapping):
+        for name, value in config.items():
+            yield from secret_keys(value, f"{key}.{name}".lstrip("."))
+    elif isinstance(config, list | tuple):
+        for value in config:
+            yield from secret_keys(value, f"{key}.0")
+    elif is_secret_key(key) and _is_literal(config):
+        yield key
 
 
 def _is_literal(value: Any) -> bool:

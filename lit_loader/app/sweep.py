@@ -13,6 +13,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
@@ -23,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lit_loader.app.composition import ConfigError
 from lit_loader.app.composition.hints import explain
+from lit_loader.app.secrets import secret_keys
 from lit_loader.errors import LitLoaderError
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.files import new_file
@@ -70,7 +72,12 @@ class SweepTable(Callback):
     """
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Delete the results of an earlier sweep in the same folder."""
+        """Delete the results of an earlier sweep in the same folder.
+
+        Raises:
+            SystemExit: If the sweep would show credentials of a store.
+        """
+        _refuse_credentials(config)
         folder = _results_folder(config)
         for path in _result_paths(folder).values():
             path.unlink(missing_ok=True)
@@ -220,6 +227,24 @@ def _cell(result: _JobResult, best: float | None) -> str:
     if result.value is None:
         return "no value"
     return f"{float(result.value):.4g}{' (best)' if float(result.value) == best else ''}"
+
+
+def _refuse_credentials(config: DictConfig) -> None:
+    """End a sweep with credentials of a store: Hydra prints the overrides of a job, and submitit stores its config."""
+    keys = list(secret_keys(OmegaConf.to_container(config, resolve=False)))
+    words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+    for override in OverridesParser.create().parse_overrides(words):
+        values = override.sweep_iterator() if override.is_discrete_sweep() else [override.value()]
+        keys += [key for value in values for key in secret_keys(value, override.key_or_group)]
+    if keys:
+        # Of an Exception in a callback Hydra makes a warning.
+        sys.stderr.write(
+            printable(
+                f"error in the config: {keys[0]} has a credential, which a sweep (-m) would print and store; give it by "
+                f"the store's own environment variable, or as '{keys[0]}=${{oc.env:NAME}}' with a variable NAME\n"
+            )
+        )
+        raise SystemExit(1)
 
 
 def _warn_of_many_workers(config: DictConfig) -> None:

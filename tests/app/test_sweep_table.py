@@ -160,6 +160,23 @@ def test_failed_job_ends_a_sweep_with_its_table_and_exit_code_1(tmp_path):
     assert outcome.err.endswith("error in the config: seed=2 is unlucky\n")
 
 
+@pytest.mark.parametrize("word", ["sas_key=sesame", "sas_key=sesame,{a: b}", "sas_key={a: [sesame]}"])
+def test_sweep_with_a_credential_of_a_store_is_refused_before_any_job(tmp_path, word):
+    words = ["-m", "dataset=files", f"++dataset.storage.{word}", "seed=1,2", f"paths.log_dir={tmp_path}/logs"]
+    outcome = in_folder(tmp_path, lambda: run(main, words))
+    assert outcome.code == 1
+    assert "dataset.storage.sas_key" in outcome.err
+    assert "${oc.env:NAME}" in outcome.err
+    assert "sesame" not in outcome.out + outcome.err
+    assert not (tmp_path / "logs").exists()
+
+
+def test_sweep_with_a_credential_of_the_environment_runs(tmp_path):
+    words = ["-m", "dataset=files", "++dataset.storage.sas_key=${oc.env:NAME}", "seed=3,4"]
+    outcome = in_folder(tmp_path, lambda: run(main, [*words, f"paths.log_dir={tmp_path}"]))
+    assert [cells[2] for cells in rows(outcome.out)] == ["1.5", "2 (best)"]
+
+
 @pytest.mark.parametrize(
     ("num_jobs", "num_workers", "advice"),
     [
