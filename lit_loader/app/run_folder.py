@@ -19,8 +19,6 @@ from urllib.parse import quote
 
 import torch
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from omegaconf import DictConfig, OmegaConf
 
@@ -28,16 +26,17 @@ from lit_loader.app.building import Run, parameter_sizes
 from lit_loader.app.composition.stored_overrides import overrides_to_repeat
 from lit_loader.app.launch import read_launch
 from lit_loader.app.results import BestValidation, write_results
-from lit_loader.app.secrets import is_secret_key
+from lit_loader.app.secrets import masked_override
 from lit_loader.callbacks import ClassMixMonitor, SigtermCheckpoint
 from lit_loader.callbacks.attached import find_callback
 from lit_loader.datamodules import TableDataModule
 from lit_loader.foundation.escaping import escape_formula, escape_markdown, quote_for_hydra, shell_command
 from lit_loader.foundation.files import new_file
+from lit_loader.foundation.masking import mask_addresses
 from lit_loader.recipes import Task
 from lit_loader.recipes.metrics import Report
 
-__all__ = ["RunPage", "commands", "git_commit", "last_checkpoint", "masked_override", "secret_overrides"]
+__all__ = ["RunPage", "commands", "git_commit", "last_checkpoint", "secret_overrides"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,12 +44,6 @@ _log = logging.getLogger(__name__)
 _PACKAGES: Final = ("torch", "torchvision", "lightning", "lit_loader", "numpy", "transformers", "timm", "rfdetr")
 _STAGES: Final = ("train", "val", "test")
 _MAX_CLASSES: Final = 30
-# Whole words: a tokenizer and a number of tokens are settings.
-_SECRET: Final = re.compile(
-    r"(?:^|[._-])(?:auth|authorization|pwd|\w*?(?:password|passwd|passphrase|secret|credentials?|token)"
-    r"|(?:\w*?[_-])?(?:api|access|private|secret)[_-]?keys?)(?=$|[._-])|(?:^|\.)(?:secrets|tokens)(?=$|\.)",
-    re.IGNORECASE,
-)
 _FILES: Final = {
     "results.json": "every metric, and the scores of the best validation and of the test",
     "class_mix.csv": "objects of each class in each set, and the classes in training batches",
@@ -130,7 +123,7 @@ class RunPage:
         run = self._run
         yield f"# Training run {escape_markdown(run.folder.name)}"
         yield ""
-        yield f"State: {escape_markdown(_without_logins(state))}."
+        yield f"State: {escape_markdown(mask_addresses(state))}."
         yield ""
         yield from _table(("", ""), self._facts())
         yield from self._scores(tested)
@@ -149,7 +142,7 @@ class RunPage:
         if isinstance(dataset, dict):
             kind = str(dataset.get("format") or dataset.get("_target_", "")).rpartition(".")[2]
             root = dataset.get("root")
-            yield "data", f"{kind} in {_without_logins(str(root))}" if root else kind
+            yield "data", f"{kind} in {mask_addresses(str(root))}" if root else kind
         yield from _set_sizes(run)
         yield "seed", str(cfg.get("seed"))
         trainer = run.trainer
@@ -281,45 +274,6 @@ def _overrides() -> list[str]:
 def _experiment() -> str | None:
     choices = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
     return choices.get("experiment")
-
-
-def masked_override(word: str) -> str:
-    """Return an override without passwords: ``***`` replaces a value with a secret key, and the login of an address."""
-    key, _, value = word.partition("=")
-    try:
-        parsed = OverridesParser.create().parse_override(word)
-        has_secret = parsed.is_sweep_override() or any(_has_secret(name) for name in _keys(key, parsed.value()))
-    # Hydra's parser is recursive.
-    except (HydraException, RecursionError):
-        has_secret = True
-    return f"{key}=***" if value and has_secret else _without_logins(word)
-
-
-def _keys(key: str, value: object) -> Iterator[str]:
-    """Yield the key of every value that is text or a number, also of nested values."""
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from _keys(f"{key}.{name}", item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _keys(key, item)
-    # A reference to an environment variable is no secret.
-    elif value is not None and not isinstance(value, bool) and not (is_secret_key(key) and "${" in str(value)):
-        yield key
-
-
-def _has_secret(key: str) -> bool:
-    if is_secret_key(key.lstrip("+~")):
-        return True
-    # `accessToken` has the same words as `access_token`.
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key.lstrip("+~"))
-    return _SECRET.search(words) is not None
-
-
-def _without_logins(text: str) -> str:
-    """Replace user names, passwords and queries of addresses by ``***``."""
-    text = re.sub(r"(?<=://)[^/\s]*@", "***@", text)
-    return re.sub(r"(://[^\s?]*\?)[^\s'\"]+", r"\1***", text)
 
 
 def _command_lines(run: Run, checkpoints: tuple[str, str] | None) -> Iterator[str]:

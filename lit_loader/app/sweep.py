@@ -13,7 +13,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
@@ -24,11 +23,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lit_loader.app.composition import ConfigError
 from lit_loader.app.composition.hints import explain
-from lit_loader.app.secrets import secret_keys
+from lit_loader.app.secrets import credential_keys, masked_override, override_credential_keys
 from lit_loader.errors import LitLoaderError
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.files import new_file
 from lit_loader.foundation.host import count_cores
+from lit_loader.foundation.masking import mask_addresses
 
 __all__ = ["SweepTable", "print_unfinished_sweep"]
 
@@ -125,9 +125,6 @@ def _write_result(config: DictConfig, **fields: Any) -> None:
     # Further ranks of a job run it without a sweep.
     if config.hydra.mode != RunMode.MULTIRUN:
         return
-    # This imports torch, which the job needs as well.
-    from lit_loader.app.run_folder import masked_override
-
     # Iterating over the list would resolve `${oc.env:NAME}` in an override.
     words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
     metric, mode = _metric(config)
@@ -157,7 +154,7 @@ def _reason(job_return: JobReturn) -> str:
         text = explain(error).strip().partition("\n")[0]
         # The app's errors are sentences; of others the type says more than the text.
         is_sentence = isinstance(error, ConfigError | HydraException | LitLoaderError | OmegaConfBaseException)
-        return (text if is_sentence else f"{type(error).__name__}: {text}")[:_MAX_REASON]
+        return mask_addresses(text if is_sentence else f"{type(error).__name__}: {text}")[:_MAX_REASON]
     return ""
 
 
@@ -231,17 +228,15 @@ def _cell(result: _JobResult, best: float | None) -> str:
 
 def _refuse_credentials(config: DictConfig) -> None:
     """End a sweep with credentials of a store: Hydra prints the overrides of a job, and submitit stores its config."""
-    keys = list(secret_keys(OmegaConf.to_container(config, resolve=False)))
     words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
-    for override in OverridesParser.create().parse_overrides(words):
-        values = override.sweep_iterator() if override.is_discrete_sweep() else [override.value()]
-        keys += [key for value in values for key in secret_keys(value, override.key_or_group)]
+    keys = [*credential_keys(OmegaConf.to_container(config, resolve=False))]
+    keys += [key for word in words for key in override_credential_keys(word)]
     if keys:
         # Of an Exception in a callback Hydra makes a warning.
         sys.stderr.write(
             printable(
-                f"error in the config: {keys[0]} has a credential, which a sweep (-m) would print and store; give it by "
-                f"the store's own environment variable, or as '{keys[0]}=${{oc.env:NAME}}' with a variable NAME\n"
+                f"error in the config: {keys[0]} has a credential, which a sweep (-m) would print and store; give it "
+                f"by the store's own environment variable, or as '{keys[0]}=${{oc.env:NAME}}' with a variable NAME\n"
             )
         )
         raise SystemExit(1)

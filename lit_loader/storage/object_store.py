@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from lit_loader.errors import SettingError, StorageError
 from lit_loader.foundation.extras import require
+from lit_loader.foundation.masking import mask_addresses
 from lit_loader.storage.settings import StorageSettings
 
 __all__ = ["open_store", "storage_error"]
@@ -140,8 +141,7 @@ def _credential_provider(path: Path) -> Callable[[], dict[str, Any]]:
 
 def _short(text: str) -> str:
     # Addresses may contain signatures in their queries.
-    text = re.sub(r"(://[^\s?]*\?)[^\s'\"]+", r"\1***", re.sub(r"(?<=://)[^/\s@]*@", "***@", text))
-    text = " ".join(text.split())
+    text = " ".join(mask_addresses(text).split())
     return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."
 
 

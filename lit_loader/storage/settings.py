@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from lit_loader.errors import SettingError
 from lit_loader.foundation.byte_sizes import byte_count
+from lit_loader.foundation.masking import MASK, mask_addresses
 
 __all__ = [
     "SCHEMES",
@@ -47,7 +48,7 @@ def is_public_option(name: str) -> bool:
 
 
 def hide_secrets(text: str, secrets: Mapping[str, Any]) -> str:
-    """Replace the values of options that are not public, and the logins of addresses, by ``***``."""
+    """Replace the values of options that are not public, and the logins and queries of addresses, by ``***``."""
     values = [str(value) for name, value in secrets.items() if not is_public_option(name)]
     # As they are in the query of an address.
     values += [quote(value, safe=safe) for value in values for safe in ("", "/")]
@@ -55,8 +56,8 @@ def hide_secrets(text: str, secrets: Mapping[str, Any]) -> str:
     for value in sorted(values, key=len, reverse=True):
         # A value such as "1" would hide half of a message.
         if len(value) >= _MIN_SECRET:
-            text = text.replace(value, "***")
-    return re.sub(r"(?<=://)[^/\s@]*@", "***@", text)
+            text = text.replace(value, MASK)
+    return mask_addresses(text)
 
 
 def is_url(root: Path | str) -> bool:
@@ -135,7 +136,7 @@ def check_url(url: str, *, argument: str = "root") -> None:
     """
     scheme, _, place = url.partition("://")
     # A password may contain a slash, so everything up to the last @ may be a login.
-    public_url = f"{scheme}://{re.sub('.*@', '***@', place.partition('?')[0], flags=re.DOTALL)}"
+    public_url = f"{scheme}://{re.sub('.*@', f'{MASK}@', place.partition('?')[0], flags=re.DOTALL)}"
     if scheme == "memory":
         rule = "is the memory of one process, and images are fetched by another one"
         raise SettingError(argument, public_url, rule, "use file:///..., s3://, gs://, az:// or https://")

@@ -14,7 +14,8 @@ from markdown_it import MarkdownIt
 from omegaconf import OmegaConf
 
 from lit_loader.app.results import BestValidation
-from lit_loader.app.run_folder import RunPage, git_commit, masked_override
+from lit_loader.app.run_folder import RunPage, git_commit
+from lit_loader.app.secrets import masked_override
 from lit_loader.foundation.escaping import escape_markdown
 from tests.support.small_app import SMALL, run_app
 from tests.support.text_sets import write_image

@@ -13,9 +13,10 @@ import yaml
 from omegaconf import OmegaConf
 
 from lit_loader.app import secrets
-from lit_loader.app.run_folder import masked_override
-from lit_loader.app.secrets import hide_in_run_folder, masked
+from lit_loader.app.secrets import hide_in_run_folder, masked, masked_override
 from lit_loader.foundation.escaping import hydra_value
+from lit_loader.foundation.masking import mask_addresses
+from lit_loader.storage.settings import hide_secrets
 from tests.support.object_server import ObjectServer
 from tests.support.scripts import ROOT
 from tests.support.small_app import SMALL
@@ -32,8 +33,11 @@ def test_credentials_are_masked_in_nested_configs():
     assert SECRET not in str(masked_config)
     assert masked_config["dataset"]["sources"]["a"]["storage"] == storage | {"sas_key": "***"}
     assert masked_config["sas_key"] == "other"
-    reference = {"storage": {"sas_key": "${oc.env:NAME}"}}
+    reference = {"storage": {"sas_key": "${oc.env:NAME}", "token": "${oc.decode:${oc.env:NAME}}"}}
     assert masked(reference) == reference
+    assert SECRET not in str(masked({"storage": {"sas_key": f"${{oc.env:NAME,{SECRET}}}", "a": {"b": [SECRET]}}}))
+    addresses = {"source": f"s3://me:{SECRET}@bucket", "root": [f"https://host/set?sig={SECRET}"]}
+    assert masked(addresses) == {"source": "s3://***@bucket", "root": ["https://host/set?***"]}
 
 
 @pytest.mark.parametrize(
@@ -43,6 +47,8 @@ def test_credentials_are_masked_in_nested_configs():
         (f"++dataset.storage.sas_key={SECRET}", "++dataset.storage.sas_key=***"),
         (f"dataset.storage={{region: x, sas_key: {SECRET}}}", "dataset.storage=***"),
         (f"dataset.sources.a={{storage: {{sas_key: {SECRET}}}}}", "dataset.sources.a=***"),
+        (f"dataset.storage.headers={{a: [{SECRET}]}}", "dataset.storage.headers=***"),
+        (f"dataset.storage.sas_key='{SECRET}\\'b\\\\c'", "dataset.storage.sas_key=***"),
         ("dataset.storage.endpoint=http://host", "dataset.storage.endpoint=http://host"),
         ("dataset.storage.sas_key=${oc.env:NAME}", "dataset.storage.sas_key=${oc.env:NAME}"),
     ],
@@ -51,30 +57,56 @@ def test_overrides_on_the_page_of_a_run_are_masked(word, masked_word):
     assert masked_override(word) == masked_word
 
 
-def test_files_of_hydra_are_masked_and_can_be_replayed(tmp_path, monkeypatch):
+def test_files_of_hydra_are_masked_by_key_and_can_be_replayed(tmp_path, monkeypatch):
     folder = tmp_path / "run" / ".hydra"
     folder.mkdir(parents=True)
-    cfg = OmegaConf.create({"dataset": {"storage": {"sas_key": SECRET, "token": "${oc.env:NAME}", "region": "x"}}})
-    words = ["dataset.storage.region=x", f"dataset.storage.sas_key={SECRET}", "dataset.storage.token=${oc.env:NAME}"]
+    # A short login such as LocalStack's occurs in other values, too.
+    storage = {"access_key_id": "test", "sas_key": SECRET, "token": "${oc.env:NAME}", "region": "x"}
+    cfg = OmegaConf.create({"dataset": {"root": "s3://bucket/latest", "storage": storage}, "test": True, "lr": "1e-3"})
+    secret_words = ["dataset.storage.access_key_id=test", f"dataset.storage.sas_key={SECRET}"]
+    words = [
+        "dataset.storage.region=x",
+        "dataset.storage.token=${oc.env:NAME}",
+        "test=false",
+        "dataset.root=s3://b/latest",
+    ]
+    all_words = [*words, *secret_words]
     OmegaConf.save(cfg, folder / "config.yaml")
-    (folder / "overrides.yaml").write_text(yaml.safe_dump(words))
-    (folder / "hydra.yaml").write_text(yaml.safe_dump({"job": {"override_dirname": ",".join(words)}}))
-    (tmp_path / "multirun.yaml").write_text(yaml.safe_dump({"overrides": words}))
+    (folder / "overrides.yaml").write_text(yaml.safe_dump(all_words))
+    settings = {"job": {"override_dirname": ",".join(all_words), "name": "test"}, "overrides": {"task": all_words}}
+    (folder / "hydra.yaml").write_text(yaml.safe_dump({"hydra": settings}))
+    (tmp_path / "multirun.yaml").write_text(yaml.safe_dump({"hydra": settings}))
     hydra = SimpleNamespace(
         runtime=SimpleNamespace(output_dir=str(folder.parent)),
         output_subdir=".hydra",
+        overrides=OmegaConf.create({"task": all_words}),
         sweep=SimpleNamespace(dir=str(tmp_path)),
     )
     monkeypatch.setattr(secrets, "HydraConfig", SimpleNamespace(initialized=lambda: True, get=lambda: hydra))
     hide_in_run_folder(cfg)
     texts = {path.name: path.read_text() for path in (*folder.iterdir(), tmp_path / "multirun.yaml")}
     assert SECRET not in str(texts)
-    assert yaml.safe_load(texts["overrides.yaml"]) == [words[0], words[2]]
-    assert yaml.safe_load(texts["config.yaml"])["dataset"]["storage"] == {
-        "sas_key": "***",
-        "token": "${oc.env:NAME}",
-        "region": "x",
-    }
+    assert yaml.safe_load(texts["overrides.yaml"]) == words
+    cfg.dataset.storage.update(access_key_id="***", sas_key="***")
+    assert OmegaConf.create(texts["config.yaml"]) == cfg
+    masked_words = [*words, "dataset.storage.access_key_id=***", "dataset.storage.sas_key=***"]
+    masked_settings = {"job": {"override_dirname": "***", "name": "test"}, "overrides": {"task": masked_words}}
+    assert yaml.safe_load(texts["hydra.yaml"]) == yaml.safe_load(texts["multirun.yaml"]) == {"hydra": masked_settings}
+
+
+@pytest.mark.parametrize(
+    ("text", "masked_text"),
+    [
+        ("http://me:p@ss@host/a@b failed", "http://***@host/a@b failed"),
+        ("'s3://b/x?sig=abc&x=1' of http://host", "'s3://b/x?***' of http://host"),
+        ("s3://me:p/ss@bucket/a and https://me:8p/s@s@host/a", "s3://***@bucket/a and https://***@host/a"),
+        ("http://host:8080/a@b, http://[::1]:80/a@b", "http://host:8080/a@b, http://[::1]:80/a@b"),
+        ("mail me@host, see http://host/?", "mail me@host, see http://host/?"),
+    ],
+)
+def test_logins_and_queries_of_addresses_are_masked(text, masked_text):
+    assert mask_addresses(text) == masked_text
+    assert hide_secrets(text, {}) == masked_text
 
 
 def run_program(*words):
