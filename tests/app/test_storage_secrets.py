@@ -19,7 +19,7 @@ from lit_loader.foundation.masking import mask_addresses
 from lit_loader.storage.settings import hide_secrets
 from tests.support.object_server import ObjectServer
 from tests.support.scripts import ROOT
-from tests.support.small_app import SMALL
+from tests.support.small_app import SMALL, run_app
 from tests.support.url_sets import write_sets
 
 # An option that no rule for passwords knows.
@@ -107,6 +107,34 @@ def test_files_of_hydra_are_masked_by_key_and_can_be_replayed(tmp_path, monkeypa
 def test_logins_and_queries_of_addresses_are_masked(text, masked_text):
     assert mask_addresses(text) == masked_text
     assert hide_secrets(text, {}) == masked_text
+
+
+def test_trained_run_has_no_credential_in_any_file_and_keeps_its_other_overrides(tmp_path, monkeypatch):
+    # A folder in place of a store; the run has the same config, data and checkpoints.
+    monkeypatch.setattr("lit_loader.datasets.url_source.remote_settings", lambda *args, **settings: None)
+    write_sets(tmp_path / "sets")
+    small = [word for word in SMALL if not word.startswith(("experiment=", "dataset.", "model.scheduler"))]
+    words = [f"dataset.root={tmp_path}/sets/coco", "dataset=files", "dataset.format=coco", "dataset.train=train.json"]
+    words += ["dataset.val=train.json", "model=fcos_small", "datamodule=detection", "logger=csv", "test=false"]
+    words += ["trainer.limit_train_batches=1", "++dataset.storage.region=test", "+extras.url=https://host/latest"]
+    secrets = ["dataset.storage.access_key_id=test", f"dataset.storage.sas_key='{SECRET}\\\\a'"]
+    secrets += [f"dataset.storage.headers={{Authorization: [Bearer {SECRET}]}}"]
+    address = f"+extras.source='https://me:{SECRET}@host/set?sig={SECRET}'"
+    result = run_app(tmp_path, "train", *small, *words, *secrets, address)
+    assert result.code == 0, result.err
+    assert SECRET not in result.out + result.err
+    (folder,) = (tmp_path / "logs/train/runs").iterdir()
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    assert {"README.md", ".hydra/config.yaml", "checkpoints/last.ckpt", "csv/version_0/hparams.yaml"} <= set(files)
+    assert [name for name, path in files.items() if SECRET.encode() in path.read_bytes()] == []
+    # The credential `test` is a part of other words.
+    stored = yaml.safe_load(files[".hydra/overrides.yaml"].read_text())
+    assert stored == [*small, *words, "+extras.source='https://***@host/set?***'"]
+    config = OmegaConf.load(files[".hydra/config.yaml"])
+    assert config.test is False
+    assert config.dataset.storage.region == "test"
+    assert config.extras.url == "https://host/latest"
+    assert config.dataset.storage.access_key_id == "***"
 
 
 def run_program(*words):

@@ -171,10 +171,9 @@ def test_sweep_with_a_credential_of_a_store_is_refused_before_any_job(tmp_path, 
     assert not (tmp_path / "logs").exists()
 
 
-def test_sweep_with_a_credential_of_the_environment_runs(tmp_path):
-    words = ["-m", "dataset=files", "++dataset.storage.sas_key=${oc.env:NAME}", "seed=3,4"]
-    outcome = in_folder(tmp_path, lambda: run(main, [*words, f"paths.log_dir={tmp_path}"]))
-    assert [cells[2] for cells in rows(outcome.out)] == ["1.5", "2 (best)"]
+def test_sweep_with_a_credential_of_the_environment_is_not_refused(tmp_path):
+    SweepTable().on_multirun_start(config(tmp_path, words=["dataset.storage.sas_key=${oc.env:A},${oc.env:B}"]))
+    print_unfinished_sweep()
 
 
 @pytest.mark.parametrize(
