@@ -79,9 +79,10 @@ class SweepTable(Callback):
         """
         _refuse_credentials(config)
         folder = _results_folder(config)
-        for path in _result_paths(folder).values():
-            path.unlink(missing_ok=True)
         _unfinished_sweep.set(folder)
+        for path in _result_paths(folder).values():
+            if path.is_file() or path.is_symlink():
+                path.unlink(missing_ok=True)
         _warn_of_many_workers(config)
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -172,9 +173,9 @@ def _read_result(path: Path) -> _JobResult | None:
     """Return the result in a file, or None if it holds none; its texts are only printed."""
     if not path.is_file():  # a pipe would wait for a writer
         return None
-    with path.open("rb") as file:
-        text = file.read(_MAX_BYTES)
     try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_BYTES)
         fields = json.loads(text)
         return _JobResult(
             overrides=tuple(map(str, fields["overrides"])),
@@ -184,7 +185,7 @@ def _read_result(path: Path) -> _JobResult | None:
             state=str(fields["state"]),
             reason=str(fields["reason"]),
         )
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
 
 

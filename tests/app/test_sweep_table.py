@@ -87,6 +87,16 @@ def test_failed_and_killed_jobs_are_listed_with_their_reason(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_secrets_in_errors_are_not_stored(tmp_path, capsys):
+    url = "https://me:hunter2@host/x?sig=hunter2"
+    sweep(tmp_path, ConfigError(f"root={url} is refused"), OSError(f"{url} is not there"))
+    (*files,) = (tmp_path / "sweep" / ".jobs").iterdir()
+    printed = capsys.readouterr().out
+    assert "job 0 failed: root=https://***@host/x?*** is refused" in printed
+    assert "job 1 failed: OSError: https://***@host/x?*** is not there" in printed
+    assert not any("hunter2" in text for text in [printed, *(file.read_text() for file in files)])
+
+
 def test_secrets_in_overrides_are_not_stored(tmp_path, capsys):
     callback = SweepTable()
     callback.on_multirun_start(config(tmp_path))
@@ -101,6 +111,14 @@ def test_results_of_an_earlier_sweep_in_the_folder_are_dropped(tmp_path, capsys)
     capsys.readouterr()
     sweep(tmp_path, 0.4)
     assert [cells[0] for cells in rows(capsys.readouterr().out)] == ["0"]
+
+
+def test_folder_among_the_results_is_left_alone(tmp_path, capsys):
+    folder = tmp_path / "sweep" / ".jobs" / "1.json"
+    folder.mkdir(parents=True)
+    sweep(tmp_path, 0.4)
+    assert [cells[0] for cells in rows(capsys.readouterr().out)] == ["0"]
+    assert folder.is_dir()
 
 
 def test_further_ranks_of_a_job_write_no_result(tmp_path):
@@ -121,8 +139,9 @@ FIELDS = {"overrides": ["lr=1"], "metric": "loss", "mode": "min", "value": "1.5"
         json.dumps({**FIELDS, "value": []}),
         json.dumps({**FIELDS, "overrides": 7}),
         json.dumps({**FIELDS, "metric": "x" * 100_000}),
+        json.dumps({**FIELDS, "value": 10**400}),
     ],
-    ids=["empty", "no keys", "nested", "text", "list", "number", "long"],
+    ids=["empty", "no keys", "nested", "text", "list", "number", "long", "large"],
 )
 def test_file_that_holds_no_result_is_left_out(tmp_path, capsys, text):
     sweep(tmp_path, 0.5, end=False)
