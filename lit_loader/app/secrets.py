@@ -34,7 +34,7 @@ _REFERENCE: Final = re.compile(r"(?:\$\{[\w.:]+)+(?:,null)?\}+")
 def is_secret_key(key: str) -> bool:
     """Return True if a key of a config, such as ``dataset.storage.token``, is of credentials of a store."""
     parts = key.split(".")
-    # Whatever is below such a key is secret, too.
+    # Values below such a key are secrets, for example headers.
     return any(part == _STORAGE and not is_public_option(name) for part, name in pairwise(parts))
 
 

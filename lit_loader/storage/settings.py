@@ -50,7 +50,7 @@ def is_public_option(name: str) -> bool:
 def hide_secrets(text: str, secrets: Mapping[str, Any]) -> str:
     """Replace the values of options that are not public, and the logins and queries of addresses, by ``***``."""
     values = [str(value) for name, value in secrets.items() if not is_public_option(name)]
-    # As they are in the query of an address.
+    # The query of an address has a value percent-encoded.
     values += [quote(value, safe=safe) for value in values for safe in ("", "/")]
     # The longest first, because one secret may contain another one.
     for value in sorted(values, key=len, reverse=True):
@@ -181,8 +181,8 @@ def storage_settings(
         if not isinstance(value, str | int | float):
             rule = f"must be text, a number, true or false, got {type(value).__name__}"
             raise SettingError(f"storage.{name}", ..., rule)
-        # The options that name a place are stored with a run.
-        if is_public_option(name) and name.lower().endswith("endpoint") and re.search("[@?#]", str(value)):
+        # An endpoint is shown, and stored with a run.
+        if "endpoint" in name.lower() and re.search("[@?#]", str(value)):
             rule = "must not contain a login, a query or a fragment"
             raise SettingError(f"storage.{name}", ..., rule, "give credentials by the store's environment variables")
     return StorageSettings(url=url.rstrip("/"), options=values, cache_dir=cache_dir, **limits)
