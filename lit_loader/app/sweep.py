@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lit_loader.app.composition import ConfigError
 from lit_loader.app.composition.hints import explain
-from lit_loader.app.secrets import masked_override
+from lit_loader.app.secrets import credential_keys, masked_override, override_credential_keys
 from lit_loader.errors import LitLoaderError
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.files import new_file
@@ -72,7 +72,12 @@ class SweepTable(Callback):
     """
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Delete the results of an earlier sweep in the same folder."""
+        """Delete the results of an earlier sweep in the same folder.
+
+        Raises:
+            SystemExit: If the sweep would show credentials of a store.
+        """
+        _refuse_credentials(config)
         folder = _results_folder(config)
         _unfinished_sweep.set(folder)
         for path in _result_paths(folder).values():
@@ -220,6 +225,22 @@ def _cell(result: _JobResult, best: float | None) -> str:
     if result.value is None:
         return "no value"
     return f"{float(result.value):.4g}{' (best)' if float(result.value) == best else ''}"
+
+
+def _refuse_credentials(config: DictConfig) -> None:
+    """End a sweep with credentials of a store: Hydra prints the overrides of a job, and submitit stores its config."""
+    words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+    keys = [*credential_keys(OmegaConf.to_container(config, resolve=False))]
+    keys += [key for word in words for key in override_credential_keys(word)]
+    if keys:
+        # Of an Exception in a callback Hydra makes a warning.
+        sys.stderr.write(
+            printable(
+                f"error in the config: {keys[0]} has a credential, which a sweep (-m) would print and store; give it "
+                f"by the store's own environment variable, or as '{keys[0]}=${{oc.env:NAME}}' with a variable NAME\n"
+            )
+        )
+        raise SystemExit(1)
 
 
 def _warn_of_many_workers(config: DictConfig) -> None:

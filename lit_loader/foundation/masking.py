@@ -19,8 +19,8 @@ _SECRET: Final = re.compile(
 
 def mask_addresses(text: str) -> str:
     """Replace user names, passwords and queries of addresses by ``***``."""
-    # A password may contain "@", too.
-    text = re.sub(r"(?<=://)[^/\s]*@", f"{MASK}@", text)
+    # A password may contain "@", or "/" after a colon that is not followed by the number of a port.
+    text = re.sub(r"(?<=://)(?:[^/\s]*@|[^/\s@:\[]*:(?!\d+[/\s])[^\s'\"]*@)", f"{MASK}@", text)
     return re.sub(r"(://[^\s?]*\?)[^\s'\"]+", rf"\1{MASK}", text)
 
 

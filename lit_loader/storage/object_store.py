@@ -18,7 +18,7 @@ __all__ = ["open_store", "storage_error"]
 
 # obstore 0.12 panics if these are in `config`, so they go into `client_options`.
 _CLIENT_OPTIONS: Final = {
-    *("allow_http", "allow_invalid_certificates", "connect_timeout", "default_headers", "http1_only", "http2_only"),
+    *("allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only"),
     *("http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle", "pool_idle_timeout"),
     *("pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate", "proxy_excludes", "root_certificate"),
     *("randomize_addresses", "read_timeout", "timeout", "user_agent"),

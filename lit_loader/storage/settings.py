@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from lit_loader.errors import SettingError
 from lit_loader.foundation.byte_sizes import byte_count
@@ -15,6 +16,7 @@ from lit_loader.foundation.masking import MASK, mask_addresses
 __all__ = [
     "SCHEMES",
     "StorageSettings",
+    "check_url",
     "hide_secrets",
     "is_public_option",
     "is_url",
@@ -48,6 +50,8 @@ def is_public_option(name: str) -> bool:
 def hide_secrets(text: str, secrets: Mapping[str, Any]) -> str:
     """Replace the values of options that are not public, and the logins and queries of addresses, by ``***``."""
     values = [str(value) for name, value in secrets.items() if not is_public_option(name)]
+    # The query of an address has a value percent-encoded.
+    values += [quote(value, safe=safe) for value in values for safe in ("", "/")]
     # The longest first, because one secret may contain another one.
     for value in sorted(values, key=len, reverse=True):
         # A value such as "1" would hide half of a message.
@@ -88,8 +92,7 @@ class StorageSettings:
     num_connections: int = 64
 
     def __post_init__(self) -> None:
-        if not is_url(self.url):
-            raise ValueError(f"url={self.url!r} is not the URL of a store; its scheme must be one of {list(SCHEMES)}")
+        check_url(self.url, argument="url")
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers read the cache of the fetch process and need no credentials.
@@ -121,6 +124,34 @@ def remote_settings(root: str, storage: Mapping[str, Any], *, cache_dir: Path | 
     return None
 
 
+def check_url(url: str, *, argument: str = "root") -> None:
+    """Refuse a URL that is not the folder of a store, or may contain credentials; the message does not repeat them.
+
+    Args:
+        url: URL of the data set's folder.
+        argument: Name of the argument with the URL, for messages.
+
+    Raises:
+        SettingError: If the URL has another scheme, or contains a login, a query or a fragment.
+    """
+    scheme, _, place = url.partition("://")
+    # A password may contain a slash, so everything up to the last @ may be a login.
+    public_url = f"{scheme}://{re.sub('.*@', f'{MASK}@', place.partition('?')[0], flags=re.DOTALL)}"
+    if scheme == "memory":
+        rule = "is the memory of one process, and images are fetched by another one"
+        raise SettingError(argument, public_url, rule, "use file:///..., s3://, gs://, az:// or https://")
+    if scheme not in SCHEMES or not place.strip("/"):
+        schemes = ", ".join(SCHEMES)
+        raise SettingError(argument, public_url, f"is not the URL of a folder in a store; schemes: {schemes}")
+    has_login = "@" in place if scheme != "file" else "@" in place.partition("/")[0]
+    if has_login or re.search(r"[?#]", place):
+        remedy = (
+            "give credentials by the store's environment variables or by `storage`; write @ in the name of a folder as "
+            "%40"
+        )
+        raise SettingError(argument, public_url, "must not contain a login, a query or a fragment", remedy)
+
+
 def storage_settings(
     url: str, storage: Mapping[str, Any], *, cache_dir: Path | str | None, argument: str = "root"
 ) -> StorageSettings:
@@ -134,22 +165,10 @@ def storage_settings(
         argument: Name of the argument with the URL, for messages.
 
     Raises:
-        SettingError: If the URL has another scheme, or contains a login or a query; or a value has a wrong type. Values
-            of options are not named.
+        SettingError: As for `check_url`; or if an endpoint contains a login or a query, or a value has a wrong type.
+            Values of options are not named.
     """
-    scheme, _, place = url.partition("://")
-    # The messages must not repeat a password.
-    public_url = mask_addresses(f"{scheme}://{place}")
-    if scheme == "memory":
-        rule = "is the memory of one process, and images are fetched by another one"
-        raise SettingError(argument, public_url, rule, "use file:///..., s3://, gs://, az:// or https://")
-    if scheme not in SCHEMES or not place.strip("/"):
-        raise SettingError(
-            argument, public_url, f"is not the URL of a folder in a store; schemes: {', '.join(SCHEMES)}"
-        )
-    if "@" in place.partition("/")[0] or "?" in place or "#" in place:
-        remedy = "give credentials by the store's environment variables or by `storage`"
-        raise SettingError(argument, public_url, "must not contain a login, a query or a fragment", remedy)
+    check_url(url, argument=argument)
     values = {str(name): value for name, value in storage.items() if value is not None}
     limits: dict[str, Any] = {name: values.pop(name) for name in _LIMITS if name in values}
     for name in ("window", "num_connections"):
@@ -162,4 +181,8 @@ def storage_settings(
         if not isinstance(value, str | int | float):
             rule = f"must be text, a number, true or false, got {type(value).__name__}"
             raise SettingError(f"storage.{name}", ..., rule)
+        # An endpoint is shown, and stored with a run.
+        if "endpoint" in name.lower() and re.search("[@?#]", str(value)):
+            rule = "must not contain a login, a query or a fragment"
+            raise SettingError(f"storage.{name}", ..., rule, "give credentials by the store's environment variables")
     return StorageSettings(url=url.rstrip("/"), options=values, cache_dir=cache_dir, **limits)

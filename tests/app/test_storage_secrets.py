@@ -19,7 +19,7 @@ from lit_loader.foundation.masking import mask_addresses
 from lit_loader.storage.settings import hide_secrets
 from tests.support.object_server import ObjectServer
 from tests.support.scripts import ROOT
-from tests.support.small_app import SMALL
+from tests.support.small_app import SMALL, run_app
 from tests.support.url_sets import write_sets
 
 # An option that no rule for passwords knows.
@@ -33,8 +33,11 @@ def test_credentials_are_masked_in_nested_configs():
     assert SECRET not in str(masked_config)
     assert masked_config["dataset"]["sources"]["a"]["storage"] == storage | {"sas_key": "***"}
     assert masked_config["sas_key"] == "other"
-    reference = {"storage": {"sas_key": "${oc.env:NAME}"}}
+    reference = {"storage": {"sas_key": "${oc.env:NAME}", "token": "${oc.decode:${oc.env:NAME}}"}}
     assert masked(reference) == reference
+    assert SECRET not in str(masked({"storage": {"sas_key": f"${{oc.env:NAME,{SECRET}}}", "a": {"b": [SECRET]}}}))
+    addresses = {"source": f"s3://me:{SECRET}@bucket", "root": [f"https://host/set?sig={SECRET}"]}
+    assert masked(addresses) == {"source": "s3://***@bucket", "root": ["https://host/set?***"]}
 
 
 @pytest.mark.parametrize(
@@ -44,6 +47,8 @@ def test_credentials_are_masked_in_nested_configs():
         (f"++dataset.storage.sas_key={SECRET}", "++dataset.storage.sas_key=***"),
         (f"dataset.storage={{region: x, sas_key: {SECRET}}}", "dataset.storage=***"),
         (f"dataset.sources.a={{storage: {{sas_key: {SECRET}}}}}", "dataset.sources.a=***"),
+        (f"dataset.storage.headers={{a: [{SECRET}]}}", "dataset.storage.headers=***"),
+        (f"dataset.storage.sas_key='{SECRET}\\'b\\\\c'", "dataset.storage.sas_key=***"),
         ("dataset.storage.endpoint=http://host", "dataset.storage.endpoint=http://host"),
         ("dataset.storage.sas_key=${oc.env:NAME}", "dataset.storage.sas_key=${oc.env:NAME}"),
     ],
@@ -94,12 +99,42 @@ def test_files_of_hydra_are_masked_by_key_and_can_be_replayed(tmp_path, monkeypa
     [
         ("http://me:p@ss@host/a@b failed", "http://***@host/a@b failed"),
         ("'s3://b/x?sig=abc&x=1' of http://host", "'s3://b/x?***' of http://host"),
+        ("s3://me:p/ss@bucket/a and https://me:8p/s@s@host/a", "s3://***@bucket/a and https://***@host/a"),
+        ("http://host:8080/a@b, http://[::1]:80/a@b", "http://host:8080/a@b, http://[::1]:80/a@b"),
         ("mail me@host, see http://host/?", "mail me@host, see http://host/?"),
     ],
 )
 def test_logins_and_queries_of_addresses_are_masked(text, masked_text):
     assert mask_addresses(text) == masked_text
     assert hide_secrets(text, {}) == masked_text
+
+
+def test_trained_run_has_no_credential_in_any_file_and_keeps_its_other_overrides(tmp_path, monkeypatch):
+    # A folder in place of a store; the run has the same config, data and checkpoints.
+    monkeypatch.setattr("lit_loader.datasets.url_source.remote_settings", lambda *args, **settings: None)
+    write_sets(tmp_path / "sets")
+    small = [word for word in SMALL if not word.startswith(("experiment=", "dataset.", "model.scheduler"))]
+    words = [f"dataset.root={tmp_path}/sets/coco", "dataset=files", "dataset.format=coco", "dataset.train=train.json"]
+    words += ["dataset.val=train.json", "model=fcos_small", "datamodule=detection", "logger=csv", "test=false"]
+    words += ["trainer.limit_train_batches=1", "++dataset.storage.region=test", "+extras.url=https://host/latest"]
+    secrets = ["dataset.storage.access_key_id=test", f"dataset.storage.sas_key='{SECRET}\\\\a'"]
+    secrets += [f"dataset.storage.headers={{Authorization: [Bearer {SECRET}]}}"]
+    address = f"+extras.source='https://me:{SECRET}@host/set?sig={SECRET}'"
+    result = run_app(tmp_path, "train", *small, *words, *secrets, address)
+    assert result.code == 0, result.err
+    assert SECRET not in result.out + result.err
+    (folder,) = (tmp_path / "logs/train/runs").iterdir()
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    assert {"README.md", ".hydra/config.yaml", "checkpoints/last.ckpt", "csv/version_0/hparams.yaml"} <= set(files)
+    assert [name for name, path in files.items() if SECRET.encode() in path.read_bytes()] == []
+    # The credential `test` is a part of other words.
+    stored = yaml.safe_load(files[".hydra/overrides.yaml"].read_text())
+    assert stored == [*small, *words, "+extras.source='https://***@host/set?***'"]
+    config = OmegaConf.load(files[".hydra/config.yaml"])
+    assert config.test is False
+    assert config.dataset.storage.region == "test"
+    assert config.extras.url == "https://host/latest"
+    assert config.dataset.storage.access_key_id == "***"
 
 
 def run_program(*words):

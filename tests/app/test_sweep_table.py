@@ -179,6 +179,22 @@ def test_failed_job_ends_a_sweep_with_its_table_and_exit_code_1(tmp_path):
     assert outcome.err.endswith("error in the config: seed=2 is unlucky\n")
 
 
+@pytest.mark.parametrize("word", ["sas_key=sesame", "sas_key=sesame,{a: b}", "sas_key={a: [sesame]}"])
+def test_sweep_with_a_credential_of_a_store_is_refused_before_any_job(tmp_path, word):
+    words = ["-m", "dataset=files", f"++dataset.storage.{word}", "seed=1,2", f"paths.log_dir={tmp_path}/logs"]
+    outcome = in_folder(tmp_path, lambda: run(main, words))
+    assert outcome.code == 1
+    assert "dataset.storage.sas_key" in outcome.err
+    assert "${oc.env:NAME}" in outcome.err
+    assert "sesame" not in outcome.out + outcome.err
+    assert not (tmp_path / "logs").exists()
+
+
+def test_sweep_with_a_credential_of_the_environment_is_not_refused(tmp_path):
+    SweepTable().on_multirun_start(config(tmp_path, words=["dataset.storage.sas_key=${oc.env:A},${oc.env:B}"]))
+    print_unfinished_sweep()
+
+
 @pytest.mark.parametrize(
     ("num_jobs", "num_workers", "advice"),
     [

@@ -131,3 +131,4 @@ def sleep_forever(settings, request, progress):
 def test_secrets_and_logins_are_hidden_in_texts():
     text = "GET http://me:pw@host/x failed for sesame-key, region eu-1"
     assert hide_secrets(text, SECRETS | {"region": "eu-1"}) == "GET http://***@host/x failed for ***, region eu-1"
+    assert hide_secrets("GET /x?sig=ab%2Fcd%3D", {"sas_key": "ab/cd="}) == "GET /x?sig=***"

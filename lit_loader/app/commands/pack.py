@@ -18,6 +18,7 @@ from lit_loader.app.commands.index import print_figures, print_reports, unique_s
 from lit_loader.app.commands.next_command import training_command
 from lit_loader.app.commands.printing import print_lines
 from lit_loader.app.commands.reading import named_splits, read_sets
+from lit_loader.app.commands.roots import refuse_url
 from lit_loader.app.commands.settings import UsageError, check_split, usage_errors
 from lit_loader.foundation.byte_sizes import byte_count, byte_words
 from lit_loader.storage.pack_target import FolderTarget, PackTarget, StoreTarget
@@ -78,8 +79,7 @@ def _target(arguments: argparse.Namespace) -> PackTarget:
 
 def _check_place(arguments: argparse.Namespace) -> None:
     """Refuse data that is not on this host, and a target in the folder that is read."""
-    if is_url(arguments.root):
-        raise UsageError(f"{arguments.root!r} is in a store; copy the data set to this host, and pack it from there")
+    refuse_url(arguments, "packing reads files of this host", "copy the data set to this host, and pack it from there")
     if not is_url(arguments.to) and Path(arguments.to).resolve().is_relative_to(Path(arguments.root).resolve()):
         raise UsageError(f"--to {arguments.to} is in {arguments.root}, which is read; give a folder outside of it")
 

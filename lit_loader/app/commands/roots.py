@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lit_loader.annotations.formats.folder import is_image_name
 from lit_loader.app.commands.settings import UsageError, parse_actions, parse_value, usage_errors
 from lit_loader.storage.mirror import Mirror, open_mirror
-from lit_loader.storage.settings import is_public_option, is_url, remote_settings
+from lit_loader.storage.settings import check_url, is_public_option, is_url, remote_settings
 
 if TYPE_CHECKING:
     from lit_loader.annotations.splitting import Traits
@@ -79,6 +79,9 @@ def refuse_url(arguments: argparse.Namespace, action: str, remedy: str) -> None:
         UsageError: If ROOT is a URL.
     """
     if is_url(arguments.root):
+        # The message below repeats the URL.
+        with usage_errors():
+            check_url(arguments.root)
         raise UsageError(f"ROOT {arguments.root!r} is the URL of a store, and {action}; {remedy}")
 
 

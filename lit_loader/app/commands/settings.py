@@ -29,13 +29,15 @@ __all__ = [
 ]
 
 _SPLIT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-# Settings of a check that are flags of their own.
-_CHECK_FLAGS: Final = {
+# Settings that are arguments of their own.
+_ARGUMENTS: Final = {
+    "--to": "--to",
     "duplicate_iou": "--duplicate-iou",
     "ignored_kinds": "--ignore",
     "max_details": "--max-details",
     "min_images": "--min-images",
     "min_side": "--min-side",
+    "root": "ROOT",
 }
 _MAX_FOLDS: Final = 1000
 _USUAL_SPLITS: Final = ("train", "val", "test", "trainval")
@@ -74,8 +76,8 @@ def as_option(name: str, value: Any) -> str:
         return "--layout NAME"
     if name == "allow_loss":
         return "--allow-loss" if value else "the default without --allow-loss"
-    if name in _CHECK_FLAGS:
-        return f"{_CHECK_FLAGS[name]} {value}"
+    if name in _ARGUMENTS:
+        return f"{_ARGUMENTS[name]} {value}"
     text = "VALUE" if value is ... else value if isinstance(value, str) else json.dumps(value, default=str)
     return f"--storage {problem}={text}" if owner == "storage" else f"--option {name}={text}"
 

@@ -77,9 +77,21 @@ def test_images_of_a_url_are_checked_and_shown(command, sets, end_fetch_processe
             "its images are not on this host; pass --images none",
         ),
         ("split voc s3://bucket/set train --folds 2 --lists", "--lists writes files there"),
-        ("index voc memory://set train", "is the memory of one process"),
+        ("index voc memory://set train", "error: ROOT memory://set is the memory of one process"),
         ("index voc s3://bucket/set train --storage window=0", "--storage window=0 is not a whole number"),
         ("index voc s3://bucket/set train --storage token=sesame", "AWS_SECRET_ACCESS_KEY"),
+        (
+            "index voc s3://bucket/set train --storage endpoint=http://me:sesame@host",
+            "--storage endpoint=VALUE must not",
+        ),
+        ("index voc s3://AKIA:se/sesame@bucket/set train", "must not contain a login"),
+        ("convert voc s3://me:sesame@bucket/set train --to coco --out out", "must not contain a login"),
+        (
+            "split voc https://me:sesame@host/set?sig=sesame train --folds 2 --lists",
+            "ROOT https://***@host/set must not",
+        ),
+        ("pack voc s3://me:sesame@bucket/set train --to packed", "must not contain a login"),
+        ("pack voc s3://bucket/set train --to packed", "copy the data set to this host"),
     ],
 )
 def test_use_of_a_url_that_cannot_work_is_refused(command, words, message):
