@@ -70,7 +70,7 @@ class Mirror:
 
     Args:
         settings: Settings of the store.
-        listed_url: URL that was listed: that of the settings, or of a folder around it.
+        listed_url: The URL in ``settings``, or the URL of a folder around it that was listed instead.
         folder: The folder that readers get as root.
         listing: Objects of the store.
         is_image: bool ``(num_objects,)``, True for images.

@@ -133,7 +133,7 @@ def test_job_ends_when_its_caller_was_killed(tmp_path):
 
 
 class PanicError(BaseException):
-    """An error outside of Exception, as those of obstore."""
+    """An error outside of Exception, like a panic of obstore."""
 
 
 def panic(settings, request, progress):

@@ -199,21 +199,20 @@ def test_placeholder_that_becomes_an_annotation_is_downloaded(store, open_set, t
 
 def test_headers_are_fetched_after_another_process_has_listed_as_many_objects(store, open_set, monkeypatch):
     store.objects = {"a.jpg": b"AAAA", "b.jpg": b"BBBB"}
-    open_set()
-    old_mirrors = dict(mirrors._open_mirrors)
+    old_mirror = open_set()
     store.objects = {"0.jpg": b"0000", "a.jpg": b"AAAA"}
     fill_headers(open_set().folder, ["0.jpg"], progress=False)
-    monkeypatch.setattr(mirrors, "_open_mirrors", old_mirrors)
+    monkeypatch.setattr(mirrors, "_open_mirrors", {str(old_mirror.folder): old_mirror})
     store.jobs.clear()
-    fill_headers(next(iter(old_mirrors)), ["a.jpg"], progress=False)
+    fill_headers(old_mirror.folder, ["a.jpg"], progress=False)
     assert store.jobs == [("headers", ["a.jpg"])]
 
 
-def test_placeholder_is_never_read_as_an_image(store, open_set):
+def test_placeholder_is_never_read_as_an_image(store, open_set, monkeypatch):
     store.objects = {"a.jpg": b"x"}
     mirror = open_set()
     # Also in a worker that has not opened the mirror.
-    mirrors._open_mirrors.clear()
+    monkeypatch.setattr(mirrors, "_open_mirrors", {})
     with pytest.raises(ImageError, match=r"a\.jpg is a placeholder of an image in a store"):
         ImageReading().open(mirror.folder / "a.jpg")
 
