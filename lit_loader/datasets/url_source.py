@@ -6,6 +6,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,7 +86,11 @@ class UrlSource(FileSource):
         # A run prepares its data for every stage, and listing a million objects takes a minute.
         is_recent = time.monotonic() - self.__dict__.get("_time_listed", -math.inf) < _MAX_AGE_S
         if mirror is None or (refresh and not is_recent):
-            mirror = open_mirror(settings, is_image=self.is_object, refresh=refresh, progress=self.progress)
+            # An `AutoSource` may have listed a folder around this one. Every process opens the same mirror.
+            url = self.__dict__.get("_listed_url", settings.url)
+            listed_settings = replace(settings, url=url)
+            mirror = open_mirror(listed_settings, is_image=self.is_object, refresh=refresh, progress=self.progress)
+            mirror = mirror.below(settings.url.removeprefix(url).strip("/") or ".")
             self.use_mirror(mirror, time.monotonic() if refresh else -math.inf)
         return mirror
 
@@ -93,11 +98,11 @@ class UrlSource(FileSource):
         """Use a mirror that was opened by another source.
 
         Args:
-            mirror: The mirror of this source's URL.
+            mirror: The mirror of this source's URL, which may be a part of another one.
             time_listed: Time of its listing by ``time.monotonic``.
         """
         # Subclasses may be frozen dataclasses.
-        self.__dict__.update(_mirror=mirror, _time_listed=time_listed)
+        self.__dict__.update(_mirror=mirror, _time_listed=time_listed, _listed_url=mirror.listed_url)
 
     def image_reading(self, reading: ImageReading) -> ImageReading:
         """Return a reading that reads the images of a URL from its store, or ``reading`` for a folder."""

@@ -18,6 +18,7 @@ from lit_loader.errors import ImageError
 from lit_loader.images.decoding import MAX_PIXELS, SIXTEEN_BIT_MAX, sixteen_bit_report
 from lit_loader.images.encoded_image import open_image
 from lit_loader.images.lazy_image import LazyImage
+from lit_loader.storage.mirror import is_mirrored
 
 if TYPE_CHECKING:
     from lit_loader.storage.images import StoredSamples
@@ -88,8 +89,13 @@ class ImageReading:
         """Read an image file and its header; pixels are decoded on demand.
 
         Raises:
-            ImageError: The file cannot be read or is larger than ``max_pixels``; the message names the file.
+            ImageError: The file cannot be read, is larger than ``max_pixels``, or is only a placeholder of a stored
+                image; the message names the file.
         """
+        # With the header filled in, decoders return zeros for the rest.
+        if is_mirrored(path):
+            remedy = "give the data set reading=source.image_reading(ImageReading()) of the source of its table"
+            raise ImageError(f"{path} is a placeholder of an image in a store; {remedy}.")
         return open_image(
             path,
             max_pixels=self.max_pixels,

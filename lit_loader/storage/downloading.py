@@ -27,6 +27,8 @@ HEADER_BYTES: Final = 64 << 10
 """First bytes of an image that `headers` fetches."""
 
 _MAX_OBJECTS: Final = 50_000_000
+_MAX_CHARACTERS: Final = 8_000_000_000
+_MAX_INT64: Final = 2**63 - 1
 _STREAM_BYTES: Final = 8 << 20
 _PROGRESS_S: Final = 0.1
 
@@ -39,23 +41,28 @@ def list_objects(settings: StorageSettings, request: dict[str, Any], progress: R
     sizes: list[int] = []
     times: list[int] = []
     versions: list[str] = []
+    num_characters = 0
     report = _every(_PROGRESS_S, progress)
     try:
         for batch in obstore.list(open_store(settings), chunk_size=1000):
             for item in batch:
                 keys.append(item["path"])
-                sizes.append(item["size"])
+                # Sizes and times beyond int64 are left out later, with the reason.
+                sizes.append(min(item["size"], _MAX_INT64))
                 # Whole microseconds, because a float of seconds does not hold them.
                 modified = item["last_modified"]
-                times.append(int(modified.timestamp()) * 10**9 + modified.microsecond * 1000)
+                time_ns = int(modified.timestamp()) * 10**9 + modified.microsecond * 1000
+                times.append(max(-1, min(time_ns, _MAX_INT64)))
                 versions.append(item["e_tag"] or "")
+                num_characters += len(keys[-1]) + len(versions[-1])
             report(len(keys), None)
-            if len(keys) > _MAX_OBJECTS:
-                message = f"{settings.url} has more than {_MAX_OBJECTS:,} objects"
+            if len(keys) > _MAX_OBJECTS or num_characters > _MAX_CHARACTERS:
+                message = f"{settings.url} has more than {_MAX_OBJECTS:,} objects, or too long keys"
                 raise StorageError(message, remedy="give the folder of one data set, or pack its images into shards")
     except (LitLoaderError, SettingError):
         raise
-    except Exception as error:
+    # Panics of obstore are not of the class Exception.
+    except BaseException as error:
         raise storage_error(error, settings.url) from None
     arrays = {"sizes": np.array(sizes, dtype=np.int64), "times": np.array(times, dtype=np.int64)}
     Listing(keys=keys, versions=versions, **arrays).save(Path(request["path"]))
@@ -106,7 +113,8 @@ def _fetch_object(store: Any, url: str, objects: Listing, folder: Path, headers_
             os.utime(file.fileno(), ns=(int(objects.times[row]), int(objects.times[row])))
     except StorageError as error:
         raise StorageError(f"{place}: {error.problem}", remedy=error.remedy) from None
-    except Exception as error:
+    # Panics of obstore are not of the class Exception.
+    except BaseException as error:
         # The disk of this host may be full.
         if isinstance(error, OSError) and error.errno is not None:
             raise StorageError(f"{path} cannot be written ({error.strerror})") from None

@@ -122,7 +122,7 @@ def _bar(description: str, progress: bool) -> Iterator[ReportProgress]:
         yield lambda count, total: bar.update(task, completed=count, total=total)
 
 
-def _encode_error(error: Exception, settings: StorageSettings) -> dict[str, Any]:
+def _encode_error(error: BaseException, settings: StorageSettings) -> dict[str, Any]:
     clean = partial(hide_secrets, secrets=settings.options)
     if isinstance(error, SettingError):
         # The value may be a secret; its name says enough.
@@ -172,8 +172,11 @@ def _main(name: str) -> None:
         job = getattr(import_module(module), function)
         result = job(settings, message["request"], lambda *counts: _answer(answers, {"progress": counts}))
         _answer(answers, {"result": result})
-    except Exception as error:
+    # Panics of obstore are not of the class Exception.
+    except BaseException as error:
         _answer(answers, {"error": _encode_error(error, settings)})
+    # Requests on other threads may still wait for the store.
+    os._exit(0)
 
 
 if __name__ == "__main__":

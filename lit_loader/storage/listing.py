@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +27,10 @@ _SCHEMA = pa.schema(
 _MAX_NAME_BYTES: Final = 255
 _MAX_PATH_BYTES: Final = 3000
 _MAX_DEPTH: Final = 100
+# Common file systems have no larger files.
+_MAX_SIZE: Final = 15 << 40
+_SECOND: Final = 10**9
+_MAX_TIME: Final = 7_258_118_400 * _SECOND
 _MAX_NAMES: Final = 5
 _SHOWN_LENGTH: Final = 100
 
@@ -59,25 +65,34 @@ class Listing:
         )
 
     def usable(self, url: str) -> Listing:
-        """Return the objects whose keys are paths of files below a folder, without objects in hidden folders.
+        """Return the objects that can be files below a folder by key, size and time, without those in hidden folders.
 
         Args:
             url: URL of the store, for the warning.
 
         Warns:
-            UserWarning: If keys are left out; names some of them and the reason.
+            UserWarning: If objects are left out; names some of their keys and the reason.
         """
-        folders = {key[: end + 1] for key in self.keys for end in _slashes(key)}
+        sizes = self.sizes.tolist()
+        times = self.times.tolist()
+        key_faults = list(map(_fault, self.keys))
+        # Not a set of all folders, because keys may have 100 folders of their own.
+        paths = sorted(key for key, fault in zip(self.keys, key_faults, strict=True) if fault is None)
         rows = []
         seen: set[str] = set()
         faults: dict[str, list[str]] = {}
-        for row, key in enumerate(self.keys):
-            fault = "is listed twice" if key in seen else _fault(key)
-            if fault is None and f"{key}/" in folders:
+        for row, (key, fault) in enumerate(zip(self.keys, key_faults, strict=True)):
+            if key in seen:
+                fault = "key is listed twice"
+            elif fault is None and _is_folder(key, paths):
                 # Consoles of stores create an empty object for a folder.
-                if self.sizes[row] == 0:
+                if sizes[row] == 0:
                     continue
-                fault = "is also a folder"
+                fault = "key is also a folder"
+            elif fault is None and not 0 <= sizes[row] <= _MAX_SIZE:
+                fault = "size is more than 15 TiB"
+            elif fault is None and not 0 <= times[row] <= _MAX_TIME:
+                fault = "time is not between 1970 and 2200"
             seen.add(key)
             if fault is not None:
                 faults.setdefault(fault, []).append(key)
@@ -86,9 +101,21 @@ class Listing:
                 rows.append(row)
         for fault, keys in faults.items():
             names = ", ".join(repr(printable(key[:_SHOWN_LENGTH])) for key in keys[:_MAX_NAMES])
-            message = f"{url}: {len(keys)} objects are left out, because their key {fault}: {names}"
+            message = f"{url}: {len(keys)} objects are left out, because their {fault}: {names}"
             warnings.warn(message, UserWarning, stacklevel=2)
         return self.select(np.array(rows, dtype=np.int64))
+
+    def with_version_times(self) -> Listing:
+        """Return the listing with times whose fraction of a second is a hash of that fraction and the ETag.
+
+        Most stores list whole seconds, and an object may change twice in one.
+        """
+        seconds = self.times // _SECOND
+        fractions = [
+            int.from_bytes(blake2b(f"{time % _SECOND} {version}".encode(), digest_size=8).digest(), "little") % _SECOND
+            for time, version in zip(self.times.tolist(), self.versions, strict=True)
+        ]
+        return replace(self, times=seconds * _SECOND + np.array(fractions, dtype=np.int64))
 
     def save(self, path: Path) -> None:
         """Write the listing to a file, atomically.
@@ -128,23 +155,25 @@ class Listing:
             raise CacheError(f"{path} is damaged ({type(error).__name__}: {error}); delete it") from None
 
 
-def _slashes(key: str) -> list[int]:
-    return [position for position, character in enumerate(key) if character == "/"]
+def _is_folder(key: str, sorted_keys: Sequence[str]) -> bool:
+    """Return True if a key is below another one."""
+    place = bisect_left(sorted_keys, f"{key}/")
+    return place < len(sorted_keys) and sorted_keys[place].startswith(f"{key}/")
 
 
 def _fault(key: str) -> str | None:
     """Return the reason why a key is not the path of a file below a folder, or None."""
     parts = key.split("/")
     if "" in parts:
-        return "has an empty part"
+        return "key has an empty part"
     if "." in parts or ".." in parts:
-        return "has a part '.' or '..'"
+        return "key has a part '.' or '..'"
     if "\\" in key or any(ord(character) < 32 or ord(character) == 127 for character in key):
-        return "has a backslash or a control character"
+        return "key has a backslash or a control character"
     if len(parts) > _MAX_DEPTH:
-        return f"has more than {_MAX_DEPTH} folders"
+        return f"key has more than {_MAX_DEPTH} folders"
     # A key from a store is valid Unicode; one from elsewhere may not be.
     data = key.encode("utf-8", "surrogatepass")
     if len(data) > _MAX_PATH_BYTES or max(map(len, data.split(b"/"))) > _MAX_NAME_BYTES:
-        return "is too long for a path"
+        return "key is too long for a path"
     return None

@@ -2,16 +2,19 @@
 
 NOTE [Mirror]
     ``CACHE_DIR/mirrors/HASH`` holds ``files``, the folder that readers get as root, ``listing.arrow``, the objects that
-    it shows, and ``headers``, one byte for each object: 1 if its file begins with the bytes of the object. Files that
-    are not images are downloaded whole. Images are sparse files with size and time of the object, so that listings,
-    stamps and cached tables work as in any folder. `fill_headers` fetches the headers of those whose size is needed.
-    Pixels are never read from here: sources of URLs return a reading that asks the image store.
+    it shows, and ``headers``, one byte for each object: 0 for a placeholder, 1 if its file begins with the bytes of the
+    object, 2 if it has all of them. Files that are not images are downloaded whole, first into the folder ``new``.
+    Images are sparse files with size and time of the object, so that listings, stamps and cached tables work as in any
+    folder. `fill_headers` fetches the headers of those whose size is needed. Pixels are never read from here: sources
+    of URLs return a reading that asks the image store, and `ImageReading` refuses these files.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,6 +35,7 @@ from lit_loader.foundation.files import cache_folder, file_lock, new_file
 from lit_loader.storage.catalog import Catalog
 from lit_loader.storage.jobs import run_job
 from lit_loader.storage.listing import Listing
+from lit_loader.storage.mirror_files import compare_files, create_placeholders, remove_files
 from lit_loader.storage.settings import StorageSettings
 from lit_loader.types import IndexArray
 
@@ -46,8 +50,15 @@ _NOT_READ: Final = (
     *(".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".mp4", ".avi", ".mov", ".mkv", ".webm"),
     *(".npy", ".npz", ".pt", ".pth", ".ckpt", ".onnx", ".safetensors", ".h5", ".hdf5", ".parquet", ".tfrecord"),
 )
-_PLACE_OPTIONS: Final = ("endpoint", "account_name", "base_url")
+# Options and environment variables that lead to another store under the same URL. Names differ by prefix and ending.
+_ADDRESS: Final = re.compile(
+    "(?:aws_|google_|azure_storage_|azure_)?(endpoint|account_name|base_url|use_emulator|use_fabric_endpoint)(?:_url)?(_s3)?"
+)
+_ENVIRONMENT: Final = ("AWS_", "GOOGLE_", "AZURE_")
+_MIRROR_PATH: Final = re.compile("/mirrors/[0-9a-f]{32}/files(?:/|$)")
 _MAX_NAMES: Final = 3
+_HEADER: Final = 1
+_WHOLE: Final = 2
 
 # Mirrors that this process has opened, by folder: fetching a header needs their credentials.
 _open_mirrors: dict[str, Mirror] = {}
@@ -59,6 +70,7 @@ class Mirror:
 
     Args:
         settings: Settings of the store.
+        listed_url: The URL in ``settings``, or the URL of a folder around it that was listed instead.
         folder: The folder that readers get as root.
         listing: Objects of the store.
         is_image: bool ``(num_objects,)``, True for images.
@@ -66,6 +78,7 @@ class Mirror:
     """
 
     settings: StorageSettings
+    listed_url: str
     folder: Path
     listing: Listing
     is_image: npt.NDArray[np.bool_]
@@ -95,15 +108,21 @@ class Mirror:
 
         Args:
             folder: Path relative to this mirror; ``"."`` for the whole mirror.
+
+        Raises:
+            StorageError: If the folder has no objects.
         """
         if folder == ".":
             return self
         prefix = f"{folder}/"
         rows = np.array([row for row, key in enumerate(self.listing.keys) if key.startswith(prefix)], dtype=np.int64)
         listing = self.listing.select(rows)
+        settings = replace(self.settings, url=f"{self.settings.url}/{folder}")
+        if not len(listing):
+            raise _no_objects(settings.url)
         return replace(
             self,
-            settings=replace(self.settings, url=f"{self.settings.url}/{folder}"),
+            settings=settings,
             folder=self.folder / folder,
             listing=replace(listing, keys=[key.removeprefix(prefix) for key in listing.keys]),
             is_image=self.is_image[rows],
@@ -139,16 +158,13 @@ def open_mirror(settings: StorageSettings, *, is_image: Callable[[str], bool], r
         progress: Whether to draw progress bars on a terminal.
 
     Raises:
-        StorageError: If the store cannot be read, or holds nothing under the URL.
+        StorageError: If the store cannot be read, or holds nothing under the URL, or has a key that obstore cannot
+            list: with an empty part, a part ``.`` or ``..``, or a control character.
         SettingError: If an option is unknown, or files that are not images exceed ``annotation_budget``.
 
     Warns:
-        UserWarning: If keys in the store are not paths of files, which leaves out their objects.
+        UserWarning: If objects are left out, because their keys, sizes or times are not of files.
     """
-    for parent in list(_open_mirrors.values()):
-        folder = settings.url.removeprefix(f"{parent.settings.url}/")
-        if folder != settings.url and _name(replace(settings, url=parent.settings.url)) == _name(parent.settings):
-            return open_mirror(parent.settings, is_image=is_image, refresh=refresh, progress=progress).below(folder)
     # Resolved, as readers resolve their root.
     place = cache_folder(settings.cache_dir).resolve() / "mirrors" / _name(settings)
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -163,6 +179,7 @@ def open_mirror(settings: StorageSettings, *, is_image: Callable[[str], bool], r
         stamp = _stamp(listing_path)
     mirror = Mirror(
         settings=settings,
+        listed_url=settings.url,
         folder=place / "files",
         listing=listing,
         is_image=_mask(listing, is_image),
@@ -173,8 +190,8 @@ def open_mirror(settings: StorageSettings, *, is_image: Callable[[str], bool], r
 
 
 def is_mirrored(root: Path | str) -> bool:
-    """Return True if a folder is in a mirror that this process has opened."""
-    return any(f"{root}/".startswith(f"{folder}/") for folder in _open_mirrors)
+    """Return True if a resolved path is a mirror's, also of another process, so its images may be placeholders."""
+    return _MIRROR_PATH.search(str(root)) is not None
 
 
 def fill_headers(root: Path | str, paths: Sequence[str], *, progress: bool) -> None:
@@ -201,16 +218,17 @@ def fill_headers(root: Path | str, paths: Sequence[str], *, progress: bool) -> N
 def _fill(mirror: Mirror, rows: IndexArray, progress: bool) -> None:
     place = mirror.folder.parent
     states = _states(place, len(mirror.listing))
-    if states[rows].all():
+    # After the states: they may be of another listing with as many objects.
+    if _stamp(place / "listing.arrow") == mirror.listing_stamp and states[rows].all():
         return
     with file_lock(place / "lock"):
         # Another process may have fetched them, or listed the store again.
         is_current = _stamp(place / "listing.arrow") == mirror.listing_stamp
         states = _states(place, len(mirror.listing))
         rows = rows[states[rows] == 0] if is_current else rows
-        _fetch("headers", mirror.settings, place, mirror.listing.select(rows), progress)
+        _fetch("headers", mirror.settings, place / "files", mirror.listing.select(rows), progress)
         if is_current:
-            states[rows] = 1
+            states[rows] = _HEADER
             _write_states(place, states)
 
 
@@ -221,96 +239,65 @@ def _refresh(settings: StorageSettings, place: Path, is_image: Callable[[str], b
     """List the store, and update the files of a mirror; the caller holds its lock."""
     with _temporary_file(place) as path:
         run_job("list", settings, {"path": str(path)}, progress=progress)
-        listing = Listing.load(path).usable(settings.url)
+        listing = Listing.load(path).usable(settings.url).with_version_times()
     if not len(listing):
-        raise StorageError(f"{settings.url} holds no objects", remedy="check the bucket and the folder in the URL")
+        raise _no_objects(settings.url)
     # All objects are listed, because sources of shards and of single images may share a mirror.
     stays = _mask(listing, lambda key: is_image(key) or key.lower().endswith(_NOT_READ))
     _check_budget(settings, listing.select(np.flatnonzero(~stays)))
-    unchanged, states = _unchanged_rows(place, listing)
+    files = place / "files"
+    rows, obsolete_files = compare_files(files, listing)
+    states = _current_states(place, listing, rows)
+    unchanged = np.zeros(len(listing), dtype=np.bool_)
+    unchanged[rows] = states[rows] >= 0
+    changed_files = np.flatnonzero(~stays & ~(unchanged & (states == _WHOLE)))
+    _download(settings, place, listing.select(changed_files), progress)
     # From here to the end the files fit neither listing. After an interruption, the next refresh updates all of them.
     for name in ("listing.arrow", "headers"):
         (place / name).unlink(missing_ok=True)
-    changed_files = np.flatnonzero(~unchanged & ~stays)
-    if len(changed_files):
-        _fetch("download", settings, place, listing.select(changed_files), progress)
-    states[changed_files] = 1
-    _create_placeholders(place / "files", listing.select(np.flatnonzero(~unchanged & stays)))
+    remove_files(files, obsolete_files)
+    for row in changed_files.tolist():
+        path = files / listing.keys[row]
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (place / "new" / listing.keys[row]).replace(path)
+    shutil.rmtree(place / "new", ignore_errors=True)
+    create_placeholders(files, listing.select(np.flatnonzero(~unchanged & stays)))
+    states[changed_files] = _WHOLE
     listing.save(place / "listing.arrow")
-    _write_states(place, states)
+    _write_states(place, np.maximum(states, 0).astype(np.uint8))
 
 
-def _unchanged_rows(place: Path, listing: Listing) -> tuple[npt.NDArray[np.bool_], _States]:
-    """Remove files that the listing does not have; return the rows whose files need no update, and their states."""
-    unchanged = np.zeros(len(listing), dtype=np.bool_)
-    states = np.zeros(len(listing), dtype=np.uint8)
-    files = place / "files"
-    files.mkdir(exist_ok=True, mode=0o700)
-    old_rows: dict[str, int] = {}
-    with suppress(CacheError):
+def _download(settings: StorageSettings, place: Path, objects: Listing, progress: bool) -> None:
+    """Write whole objects to the folder ``new``; files of an update that was broken off are not fetched again."""
+    folder = place / "new"
+    rows, obsolete_files = compare_files(folder, objects)
+    remove_files(folder, obsolete_files)
+    missing = np.setdiff1d(np.arange(len(objects)), rows)
+    if len(missing):
+        _fetch("download", settings, folder, objects.select(missing), progress)
+
+
+def _current_states(place: Path, listing: Listing, rows: IndexArray) -> npt.NDArray[np.int16]:
+    """Return the states of the files of some rows, and -1 for other rows and for files that have changed."""
+    states = np.full(len(listing), -1, dtype=np.int16)
+    try:
         old_listing = Listing.load(place / "listing.arrow")
-        old_states = _states(place, len(old_listing))
-        old_rows = {key: row for row, key in enumerate(old_listing.keys)}
-    row_by_key = {key: row for row, key in enumerate(listing.keys)}
-    # The folder is the truth: an update may have been broken off.
-    for key, size, mtime in list(_files(str(files))):
-        row = row_by_key.get(key)
-        if row is None:
-            _remove(files, key)
-            continue
-        old_row = old_rows.get(key)
-        is_same_file = (size, mtime) == (listing.sizes[row], listing.times[row])
-        if is_same_file and old_row is not None and old_listing.versions[old_row] == listing.versions[row]:
-            unchanged[row] = True
+    # There is none yet, or an update was broken off.
+    except CacheError:
+        return states
+    old_states = _states(place, len(old_listing))
+    old_rows = {key: row for row, key in enumerate(old_listing.keys)}
+    for row in rows.tolist():
+        old_row = old_rows.get(listing.keys[row])
+        if old_row is not None and old_listing.versions[old_row] == listing.versions[row]:
             states[row] = old_states[old_row]
-    return unchanged, states
-
-
-def _remove(files: Path, key: str) -> None:
-    """Remove a file, and the folders that are empty then."""
-    path = files / key
-    path.unlink()
-    with suppress(OSError):
-        for parent in path.relative_to(files).parents:
-            if str(parent) != ".":
-                (files / parent).rmdir()
-
-
-def _files(root: str, folder: str = "") -> Iterator[tuple[str, int, int]]:
-    """Yield path, size and time (ns) of all files below a folder."""
-    with os.scandir(f"{root}/{folder}") as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _files(root, f"{folder}{entry.name}/")
-            else:
-                state = entry.stat(follow_symlinks=False)
-                yield f"{folder}{entry.name}", state.st_size, state.st_mtime_ns
-
-
-def _create_placeholders(files: Path, images: Listing) -> None:
-    folders: set[str] = set()
-    sizes = images.sizes.tolist()
-    times = images.times.tolist()
-    for key, size, mtime in zip(images.keys, sizes, times, strict=True):
-        path = f"{files}/{key}"
-        folder = path.rpartition("/")[0]
-        if folder not in folders:
-            folders.add(folder)
-            Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Not written in place, because another run may be reading the header of the old object.
-        with suppress(FileNotFoundError):
-            os.unlink(path)  # noqa: PTH108 # a Path for each would take longer
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.ftruncate(descriptor, size)
-            os.utime(descriptor, ns=(mtime, mtime))
-        finally:
-            os.close(descriptor)
+    return states
 
 
 def _check_budget(settings: StorageSettings, files: Listing) -> None:
     """Raise SettingError if files are too large to be downloaded."""
-    num_bytes = int(files.sizes.sum())
+    # Python's numbers: a sum of int64 may overflow.
+    num_bytes = sum(files.sizes.tolist())
     budget = byte_count(settings.annotation_budget, argument="storage.annotation_budget")
     assert budget is not None
     if num_bytes <= budget:
@@ -328,11 +315,15 @@ def _check_budget(settings: StorageSettings, files: Listing) -> None:
     )
 
 
-def _fetch(job: str, settings: StorageSettings, place: Path, objects: Listing, progress: bool) -> None:
-    """Run a job that writes objects to the files of a mirror."""
-    with _temporary_file(place) as path:
+def _no_objects(url: str) -> StorageError:
+    return StorageError(f"{url} holds no objects", remedy="check the bucket and the folder in the URL")
+
+
+def _fetch(job: str, settings: StorageSettings, folder: Path, objects: Listing, progress: bool) -> None:
+    """Run a job that writes objects to files in a folder of a mirror."""
+    with _temporary_file(folder.parent) as path:
         objects.save(path)
-        request: dict[str, Any] = {"listing": str(path), "folder": str(place / "files")}
+        request: dict[str, Any] = {"listing": str(path), "folder": str(folder)}
         run_job(job, settings, request, progress=progress)
 
 
@@ -374,5 +365,11 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 def _name(settings: StorageSettings) -> str:
     """Return the name of a mirror's folder: a hash of the URL and the store's address."""
-    place = [settings.url, *(f"{name}={settings.options.get(name, '')}" for name in _PLACE_OPTIONS)]
-    return blake2b("\0".join(place).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    variables = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+    address: dict[str, str] = {}
+    # Options take precedence over variables.
+    for name, value in (*variables.items(), *settings.options.items()):
+        if match := _ADDRESS.fullmatch(name.lower()):
+            address["".join(filter(None, match.groups()))] = str(value).rstrip("/")
+    words = [settings.url, *(f"{name}={value}" for name, value in sorted(address.items()))]
+    return blake2b("\0".join(words).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lit_loader.errors import SettingError, StorageError
+from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.extras import require
 from lit_loader.foundation.masking import mask_addresses
 from lit_loader.storage.settings import StorageSettings
@@ -33,7 +34,6 @@ _REASONS: Final = {
     "PermissionDeniedError": "access is denied (403)",
     "UnauthenticatedError": "the credentials are missing or not valid (401)",
     "PreconditionError": "the object has changed since it was listed",
-    "InvalidPathError": "a key in the store cannot be used as a path",
 }
 _STATUS_REASONS: Final = {
     "400": "the store refused the request (400)",
@@ -105,16 +105,21 @@ def storage_error(error: BaseException, place: str) -> StorageError:
     text = str(error).partition("\n\nDebug source:")[0]
     if isinstance(error, FileNotFoundError) or name == "NotFoundError":
         return StorageError(f"{place} does not exist (404)")
+    words = printable(_short(text))
+    if name == "InvalidPathError":
+        # obstore ends a listing at such a key.
+        problem = f"{place}: obstore cannot use a key in the store as a path: {words}"
+        return StorageError(problem, remedy="rename or delete the object, or give the URL of a folder without it")
     status = re.search(r"\b(?:status|Status)(?: code)?:? *(\d{3})\b", text)
     reason = _REASONS.get(name) or (_STATUS_REASONS.get(status[1]) if status else None)
     if reason is not None:
         remedy = _CREDENTIALS if re.search("40[013]", reason) else ""
-        detail = "" if status else f": {_short(text)}"
+        detail = "" if status else f": {words}"
         return StorageError(f"{place}: {reason}{detail}", remedy=remedy)
     if any(words in text.lower() for words in _NO_NETWORK):
         remedy = "check the network, the address and `storage.endpoint`"
-        return StorageError(f"{place}: the store cannot be reached: {_short(text)}", remedy=remedy)
-    return StorageError(f"{place}: {_short(text)}")
+        return StorageError(f"{place}: the store cannot be reached: {words}", remedy=remedy)
+    return StorageError(f"{place}: {words}")
 
 
 def _credential_provider(path: Path) -> Callable[[], dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -11,7 +12,16 @@ import pytest
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.table import COLUMNS
-from lit_loader.datasets import AutoSource, DetectionDataset, FormatSource, ImageFilesSource, MixedSource, VocSource
+from lit_loader.datasets import (
+    AutoSource,
+    DetectionDataset,
+    FormatSource,
+    ImageFilesSource,
+    MixedSource,
+    VocSource,
+    auto_source,
+)
+from lit_loader.datasets.url_source import UrlSource
 from lit_loader.errors import AnnotationError, ImageError, SettingError
 from lit_loader.images import ImageReading
 from lit_loader.images.stored_reading import StoredReading
@@ -53,6 +63,19 @@ def cache_dir(sets, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def shared_mirror(sets, cache_dir, monkeypatch):
+    """Let the sources of single sets use the mirror of the folder around them, as those of an `AutoSource` do."""
+    open_own = UrlSource.open_mirror
+
+    def open_part(source, *, refresh):
+        if str(source.root).startswith(f"{sets.as_uri()}/"):
+            source.__dict__.setdefault("_listed_url", sets.as_uri())
+        return open_own(source, refresh=refresh)
+
+    monkeypatch.setattr(UrlSource, "open_mirror", open_part)
+
+
 def tables_of(source):
     """Return the tables of all stages, from an existing mirror for a URL."""
     source.reopen()
@@ -89,6 +112,19 @@ def test_layout_of_a_url_is_found(sets, cache_dir):
     layout = source.find(refresh=False)
     assert (layout.format, layout.root) == ("voc", f"{sets.as_uri()}/voc")
     assert layout.tables("train")[0].num_images
+
+
+def test_pickled_source_of_a_nested_layout_opens_the_same_mirror(sets, cache_dir, monkeypatch):
+    # Without the fixture above.
+    monkeypatch.undo()
+    choose = auto_source.choose_layout
+    monkeypatch.setattr(auto_source, "choose_layout", lambda folder, _: replace(choose(folder / "voc"), root="voc"))
+    source = AutoSource(sets.as_uri(), cache_dir=str(cache_dir), progress=False)
+    source.reopen()
+    table = source.tables("train")[0]
+    other = pickle.loads(pickle.dumps(source.find()))
+    other.reopen()
+    assert other.tables("train")[0].root == table.root
 
 
 def test_images_of_several_urls_are_read_from_their_stores(sets, cache_dir):

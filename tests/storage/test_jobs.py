@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -35,6 +36,14 @@ def test_refused_request_names_url_and_reason(object_server, tmp_path):
     assert object_server.url("set") in str(raised.value)
     assert "AWS_" in str(raised.value)
     assert "sesame" not in str(raised.value)
+
+
+@needs_obstore
+def test_key_that_obstore_cannot_list_is_named_with_the_remedy(object_server, tmp_path):
+    (object_server.folder / "odd\x7f.jpg").touch()
+    with pytest.raises(StorageError, match=r"odd\\x7f\.jpg.*rename or delete the object") as raised:
+        list_store(storage_settings(object_server.url(), object_server.options, cache_dir=None), tmp_path)
+    assert "\x7f" not in str(raised.value)
 
 
 @needs_obstore
@@ -121,6 +130,33 @@ def test_job_ends_when_its_caller_was_killed(tmp_path):
     process.stdin.close()
     assert process.wait(20) == 1
     process.stdout.close()
+
+
+class PanicError(BaseException):
+    """An error outside of Exception, like a panic of obstore."""
+
+
+def panic(settings, request, progress):
+    # A thread of a pool that waits for the store.
+    threading.Thread(target=threading.Event().wait).start()
+    raise PanicError("sesame")
+
+
+def test_panic_in_a_job_is_its_answer():
+    code = (
+        "import lit_loader.storage.jobs as jobs\n"
+        "jobs._JOBS['list'] = ('tests.storage.test_jobs', 'panic', '')\n"
+        "jobs._main('list')"
+    )
+    line = b'{"settings": {"url": "s3://bucket", "options": {"token": "sesame"}}, "request": {}}\n'
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(line)
+        process.stdin.flush()
+        answer = json.loads(process.stdout.readline())
+        assert process.wait(20) == 0
+    assert answer["error"]["message"] == "s3://bucket: PanicError: ***"
 
 
 def sleep_forever(settings, request, progress):

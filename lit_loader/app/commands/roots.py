@@ -89,15 +89,18 @@ def _mirror(arguments: argparse.Namespace, root: str) -> Mirror | None:
     mirrors: dict[str, Mirror] = vars(arguments).setdefault(_LISTED, {})
     if root in mirrors:
         return mirrors[root]
+    for listed_root, mirror in mirrors.items():
+        folder = root.removeprefix(f"{listed_root.rstrip('/')}/")
+        # A folder that was found in the data set is a part of its mirror.
+        if folder != root:
+            return mirror.below(folder)
     settings = None
     with usage_errors():
         settings = remote_settings(root, storage_of(arguments), cache_dir=arguments.cache_dir)
         if settings is None:
             return None
-        # A folder that was found in the data set is a part of its mirror.
-        mirror = open_mirror(settings, is_image=is_image_name, refresh=not mirrors, progress=arguments.progress)
-    mirrors[root] = mirror
-    return mirror
+        mirrors[root] = open_mirror(settings, is_image=is_image_name, refresh=True, progress=arguments.progress)
+    return mirrors[root]
 
 
 def storage_of(arguments: argparse.Namespace) -> dict[str, Any]:

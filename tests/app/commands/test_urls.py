@@ -28,6 +28,13 @@ def sets(tmp_path, monkeypatch):
     return tmp_path / "sets"
 
 
+def is_fetch_process(process):
+    # A process that has ended has no command line.
+    with suppress(psutil.NoSuchProcess):
+        return "fetch_process" in str(process.cmdline())
+    return False
+
+
 @pytest.fixture
 def end_fetch_processes():
     """End the fetch processes of a test, which would wait for other clients."""
@@ -36,7 +43,7 @@ def end_fetch_processes():
     gc.collect()
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        processes = [process for process in psutil.Process().children() if "fetch_process" in str(process.cmdline())]
+        processes = [process for process in psutil.Process().children() if is_fetch_process(process)]
         if not processes:
             return
         for process in processes:
