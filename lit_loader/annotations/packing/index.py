@@ -67,7 +67,7 @@ def _without_cache_errors(path: Path, place: str | None) -> Iterator[None]:
         yield
     except CacheError as error:
         remedy = "copy it again, or pack the set with this version"
-        problem = error.problem.removeprefix(f"{path} ")
+        problem = error.problem.replace(f"{path} ", "the file ", 1)
         raise AnnotationError(problem, path=place or path, remedy=remedy) from None
 
 

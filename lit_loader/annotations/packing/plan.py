@@ -129,13 +129,13 @@ def _unreadable(path: Path, error: OSError) -> AnnotationError:
 
 def _extension(path: str) -> str:
     """Return the extension of the image file in lower case, without a dot, or ``img`` if it is not of images."""
-    # Other extensions come from anywhere, and can be longer than a header of a tar file holds.
+    # Other extensions may be longer than the name in a header of a tar file.
     suffix = PurePosixPath(path).suffix.lower()
     return suffix[1:] if suffix in IMAGE_EXTENSIONS else "img"
 
 
 def plan_key(plans: Sequence[ShardPlan], tables: Mapping[str, AnnotationTable], shard_bytes: int) -> str:
-    """Return a key of everything that decides on the bytes of shards and index; size and time stand for an image."""
+    """Return a key of all that decides on the bytes of shards and index, with size and time for each image."""
     digest = hashlib.blake2b(str(shard_bytes).encode(), digest_size=16)
     for plan in plans:
         digest.update(f"\0{plan.name} {plan.begin} {plan.end}".encode())

@@ -9,8 +9,8 @@ NOTE [Order of writing]
     images in the catalog, also while new shards are being appended.
 
 NOTE [Files of others]
-    The target may hold files of another program, and ``work`` may come with a copied set. So a run replaces only files
-    of the catalog or of its own journal, moves files by their names alone, and follows no links in ``work``.
+    The target may hold files of another program, and ``work`` may come with a copied set. A run replaces only files of
+    the catalog or its own journal. It moves files by their names alone, and follows no links in ``work``.
 """
 
 from __future__ import annotations
@@ -275,14 +275,14 @@ class _Packing:
 
     def _refuse_others(self, sizes: Mapping[str, int], catalog: Catalog | None, plans: Sequence[ShardPlan]) -> None:
         """Raise AnnotationError if shards or tables are there that neither the catalog nor the journal has."""
-        known = {plan.name for plan in plans}
+        packed_files = {plan.name for plan in plans}
         if catalog is not None:
-            known |= {CATALOG_FILE, *catalog.objects, *map(set_file, catalog.table_digests or ())}
-        names = [name for name in sizes if name not in known and name.endswith((".tar", set_file("")))]
+            packed_files |= {CATALOG_FILE, *catalog.objects, *map(set_file, catalog.table_digests or ())}
+        names = [name for name in sizes if name not in packed_files and name.endswith((".tar", set_file("")))]
         # A packed set has no other folders.
-        others = sorted(name for name in names if "/" not in name.removeprefix("shards/"))
-        if others:
-            message = f"{len(others)} files there are not of this packed set: {shorten(', '.join(others))}"
+        strangers = sorted(name for name in names if "/" not in name.removeprefix("shards/"))
+        if strangers:
+            message = f"files there are not of this packed set: {shorten(', '.join(strangers))}"
             remedy = "remove them, or give another place"
             raise AnnotationError(message, path=self._target.place, remedy=remedy)
 
