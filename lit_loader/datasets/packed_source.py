@@ -153,7 +153,18 @@ class _Place:
         if missing:
             message = f"{len(missing)} shards of the catalog are missing, such as {missing[0]!r}"
             raise AnnotationError(message, path=str(self._source.root), remedy="copy them again")
+        self._check_ranges(catalog)
         return replace(catalog, root=root, versions=[self._versions.get(key, "") for key in catalog.objects])
+
+    def _check_ranges(self, catalog: Catalog) -> None:
+        """Raise AnnotationError if a shard is missing, or ends before one of its images."""
+        sizes = np.array([self.folder.stamp(key)[0] for key in catalog.objects], np.int64)
+        # The sum of a start and a length could overflow.
+        rows = np.flatnonzero(catalog.lengths > sizes[catalog.object_of] - catalog.starts)
+        if len(rows):
+            name = catalog.objects[catalog.object_of[rows[0]]]
+            message = f"{len(rows)} images end after their shards, such as one of {shorten(name)!r}"
+            raise AnnotationError(message, path=str(self._source.root), remedy="copy the index and the shards again")
 
     def open_store(self) -> ImageStore:
         """Return a store of the images."""

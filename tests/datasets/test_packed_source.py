@@ -171,6 +171,17 @@ def test_catalog_that_names_files_elsewhere_is_refused(tmp_path, packed):
         packed(val=None, test=None).tables("train")
 
 
+@pytest.mark.parametrize(("start", "length"), [(0, 2**62), (2**62, 2**62), (10**6, 1)])
+def test_catalog_with_ranges_beyond_a_shard_is_refused(tmp_path, packed, start, length):
+    pack({"train": draw_set(tmp_path / "files", num_images=3)}, tmp_path / "packed")
+    path = tmp_path / "packed/catalog.arrow"
+    catalog = Catalog.load(path)
+    starts = np.append(np.int64(start), catalog.starts[1:])
+    replace(catalog, starts=starts, lengths=np.append(np.int64(length), catalog.lengths[1:])).save(path)
+    with pytest.raises(AnnotationError, match=r"1 images end after their shards, such as one of 'shards/train-000000"):
+        packed(val=None, test=None).tables("train")
+
+
 # -- tar files of other programs --------------------------------------------------------------------------------------
 
 
@@ -291,19 +302,15 @@ def test_index_of_tar_files_is_reused_until_a_file_changes(tmp_path, packed, mon
         ({"1.png": picture(), "1.json": b'["boxes"]'}, AnnotationError, "as a JSON object, got list"),
         ({"1.png": picture(), "1.json": b'{"boxes":' * 10_000}, AnnotationError, "as JSON"),
         ({"1.png": picture(), "1.json": record(names=["a", "b"])}, AnnotationError, "a value for each of 1 objects"),
-        ({"1.png": picture(), "1.json": record(names=["a"], boxes=[["x"]])}, AnnotationError, "no valid class, box"),
-        ({"1.png": picture(), "1.json": record(names=["a"], boxes=[7])}, AnnotationError, "no valid class, box"),
+        ({"1.png": picture(), "1.json": record(names=["a"], boxes=[["x"]])}, AnnotationError, "no valid class"),
+        ({"1.png": picture(), "1.json": record(names=["a"], boxes=[7])}, AnnotationError, "no valid class"),
         ({"1.png": picture(), "1.json": record(names=["a" * 300])}, AnnotationError, "256"),
         (
             {"1.png": picture(), "1.json": record(names=["a"], attributes={"x": [[]]})},
             AnnotationError,
-            "no valid class, box",
+            "no valid class",
         ),
-        (
-            {"1.png": picture(), "1.json": record(names=["a"], keypoints=[[1, 2]])},
-            AnnotationError,
-            "no valid class, box",
-        ),
+        ({"1.png": picture(), "1.json": record(names=["a"], keypoints=[[1, 2]])}, AnnotationError, "no valid class"),
         ({"1.png": picture(), "1.json": record()}, AnnotationError, "class None is neither"),
         ({"1.png": picture(), "1.json": record(labels=[[1, 2]])}, AnnotationError, "neither a name nor a number"),
         ({"1.png": picture(), "1.json": record(labels=[True])}, AnnotationError, "class True is neither"),
