@@ -272,6 +272,22 @@ def test_numbers_in_json_are_ids_of_the_given_classes(tmp_path, packed):
     assert (table.labels.tolist(), table.class_names) == ([1], ("x", "y"))
 
 
+def test_unchanged_tar_files_are_opened_without_their_annotations(tmp_path, packed, monkeypatch):
+    write_tar(tmp_path / "packed/a.tar", {"1.png": picture(), "1.cls": b"x"})
+    settings = {"train": "a.tar", "val": None, "test": None}
+    path = packed(**settings).tables("train")[0].image_path(0)
+    for file in (tmp_path / "cache").rglob("*.texts.arrow"):
+        file.unlink()
+    monkeypatch.setattr("lit_loader.datasets.packed_source.read_samples", None)
+    assert packed(**settings).image_reading(ImageReading()).read(path).shape == (3, 6, 8)
+
+
+def test_braces_in_a_pattern_are_an_error_with_the_remedy(tmp_path, packed):
+    write_tar(tmp_path / "packed/train-0.tar", {"1.png": picture(), "1.cls": b"x"})
+    with pytest.raises(AnnotationError, match=r"train-0\.tar; write numbers as \* or \[0-9\]"):
+        packed(train="train-{0..3}.tar", val=None, test=None).tables("train")
+
+
 def test_index_of_tar_files_is_reused_until_a_file_changes(tmp_path, packed, monkeypatch):
     from lit_loader.datasets import packed_source
 
