@@ -62,8 +62,8 @@ class PackedSource(FormatSource):
         train: Set or pattern to train on, or None.
         val: The same for validation, or a list of several.
         test: The same for testing, or a list of several.
-        **settings: The other arguments of `FormatSource`, apart from those of annotation files: ``format``,
-            ``options``, ``stage_options``, ``policy`` and ``num_workers``.
+        **settings: The other arguments of `FormatSource`, without ``format``, ``options``, ``stage_options``,
+            ``policy`` and ``num_workers``, which are for annotation files.
 
     Raises:
         AnnotationError: A set does not exist, a tar file is damaged, or an annotation cannot be used.

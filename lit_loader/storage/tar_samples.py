@@ -99,7 +99,7 @@ class TarSamples:
         Args:
             path: The path of `save`.
             key: The key of `save`.
-            with_annotations: Read the annotations, too.
+            with_annotations: Also read the annotations.
 
         Raises:
             CacheError: If a file is missing or damaged, or has another key.

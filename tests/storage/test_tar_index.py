@@ -80,6 +80,7 @@ def padded(data):
 PAX_SIZE = b"19 size=9999999999\n"
 EXTENDED = header(kind=tarfile.XHDTYPE, size=len(PAX_SIZE)) + padded(PAX_SIZE)
 ZEROS = bytes(1024)
+LARGE_EXTENDED = header(kind=tarfile.XGLTYPE, size=512 << 10) + bytes(512 << 10)
 FORGED = {  # bytes after the first member, position of the header at fault there, message
     "size beyond the end": (header(size=10**9) + ZEROS, 0, "1000000000 bytes begins there, but only 1024"),
     "negative size": (header(size=b"\xff" * 12) + ZEROS, 0, "truncated or damaged"),
@@ -94,8 +95,9 @@ FORGED = {  # bytes after the first member, position of the header at fault ther
     "extended header of 2 MiB": (
         header(kind=tarfile.GNUTYPE_LONGNAME, size=2 << 20) + bytes(2 << 20) + ZEROS,
         0,
-        "exceeds 1048576",
+        "exceed the limit of 1048576",
     ),
+    "many extended headers without a member": (LARGE_EXTENDED * 3 + ZEROS, len(LARGE_EXTENDED) * 2, "exceed the limit"),
     "symbolic link": (header(kind=tarfile.SYMTYPE, linkname="/etc/passwd") + ZEROS, 0, "symbolic link.*--dereference"),
     "hard link": (header(kind=tarfile.LNKTYPE, linkname="a.jpg") + ZEROS, 0, "hard link"),
     "sparse member": (header(kind=tarfile.GNUTYPE_SPARSE) + ZEROS, 0, "sparse"),

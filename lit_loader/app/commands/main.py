@@ -246,7 +246,7 @@ def _pack(arguments: argparse.Namespace) -> int:
       lit-loader pack --to s3://bucket/coco --verify
       lit-loader train experiment=landmarks dataset=packed dataset.root=faces-packed
 
-    Images are stored as they are, byte by byte, in shards/SET-000000.tar, each with a JSON object of its annotations.
+    The bytes of the images do not change. They are in shards/SET-000000.tar, each with a JSON object of annotations.
     SET.arrow holds the annotations of a set, and catalog.arrow the place of each image; they are written last. Equal
     data give equal files. A run that was stopped continues when the same command is given again.
 
