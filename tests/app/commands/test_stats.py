@@ -189,7 +189,7 @@ def test_real_sets_are_summarised(command, shared_data, tmp_path):
 
 def test_packed_sets_have_the_quality_of_their_shuffles(command, faces):
     names = ("train=train.txt", "val=val.txt")
-    command("pack", "keypoints_txt", "faces", *names, *READ, "--to", "packed", "--shard-size", "1KiB")
+    command("pack", "keypoints_txt", "faces", *names, *READ, "--to", "packed", "--shard-size", "20KiB")
     words = ("packed", "packed", "train", "val", "--no-progress", "--sampler", "block_shuffle open_shards=1")
     lines = lines_of(command("stats", *words))
     assert "override score pairs of a shard class deviation epoch correlation" in lines
