@@ -161,6 +161,7 @@ def _check(arguments: argparse.Namespace) -> int:
       lit-loader check faces-xml
       lit-loader check voc faces-xml train val test --strict --ignore rare_class
       lit-loader check coco coco train=train.json val=val.json --no-decode --json
+      lit-loader check packed s3://bucket/faces-packed train val
 
     Decodes every image, and checks images, boxes, points and sets. Prints each kind of finding with its worst example
     and a remedy, and writes them to a page with pictures, by default check.html in the current folder (--json writes

@@ -23,11 +23,13 @@ def read_with_images(
 
     Args:
         arguments: The arguments of a command that reads annotations.
-        splits: Name of the file, folder or list of each split, or as of `read_packed_sets`.
+        splits: Name of the file, folder or list of each split; see `read_packed_sets` for packed sets.
         read: Reads annotation files: `read_sets` or `read_broken_sets`.
 
     Raises:
-        Errors of `read_packed_sets` or ``read``.
+        UsageError: If an argument is wrong.
+        AnnotationError: If the sets cannot be read.
+        StorageError: If the store cannot be read.
     """
     if arguments.format == "packed":
         return read_packed_sets(arguments, splits)
