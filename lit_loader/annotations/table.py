@@ -567,7 +567,7 @@ class AnnotationTable:
         try:
             table = cls(**read_table(path, COLUMNS, key=key))
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-            raise CacheError(f"{path} does not hold a valid table ({error}); delete it") from None
+            raise CacheError(f"{path} does not hold a valid table ({error})", remedy="delete it") from None
         # Set only now, because the constructor knows nothing about files.
         object.__setattr__(table, "_lineage", _Lineage(path=str(path), key=key, offsets=table.offsets))
         return table

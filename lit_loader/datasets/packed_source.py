@@ -17,7 +17,7 @@ import numpy as np
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.cache import cache_file, cache_key, keep, load_unchanged
 from lit_loader.annotations.formats.folder import IMAGE_EXTENSIONS, Folder, is_image_name, join_path
-from lit_loader.annotations.packing import PACKED_KEY
+from lit_loader.annotations.packing.index import load_catalog, load_table
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.problems import shorten
 from lit_loader.annotations.shard_records import table_of_samples
@@ -147,7 +147,7 @@ class _Place:
         if not self._has_index:
             return self._tar_catalog(root)
         path = self.folder.root / CATALOG_FILE
-        catalog = Catalog.load(path)
+        catalog = load_catalog(path)
         for key in catalog.objects:
             check_relative(key, source=path)
         missing = [key for key in catalog.objects if self._mirror is not None and key not in self._versions]
@@ -180,13 +180,8 @@ class _Place:
         return self._cached({"name": name}, [file], lambda: self._load_set(self.folder.root / file))
 
     def _load_set(self, path: Path) -> AnnotationTable:
-        try:
-            table = AnnotationTable.load(path, key=PACKED_KEY)
-        except CacheError as error:
-            remedy = "copy it again, or pack the set with this version"
-            raise AnnotationError(error.problem, path=path, remedy=remedy) from None
         # Tables in the cache have the folder as their root, so that they can be pickled as the name of a file.
-        table = replace(table, root=self.folder.root)
+        table = replace(load_table(path), root=self.folder.root)
         if self._class_names is None:
             return table
         unknown = sorted(set(table.class_names) - set(self._class_names))

@@ -75,19 +75,19 @@ def read_arrays(path: Path, *, format: int, key: str) -> tuple[_Arrays, dict[str
             encoded = metadata[b"header"]
             header = json.loads(encoded)
             if (header["format"], header["key"]) != (format, key):
-                raise CacheError(f"{path} was made by another version or from other files; delete it")
+                raise CacheError(f"{path} was made by another version or from other files", remedy="delete it")
             batch = reader.get_batch(0)
         batch.validate(full=True)
         arrays = {name: _view(path, batch, name) for name in batch.schema.names}
     except FileNotFoundError:
-        raise CacheError(f"the cache file {path} does not exist; read the annotations again") from None
+        raise CacheError(f"{path} does not exist", remedy="read the annotations again") from None
     except CacheError:
         raise
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise CacheError(f"{path} is damaged ({type(error).__name__}: {error}); delete it") from None
+        raise CacheError(f"{path} is damaged ({type(error).__name__}: {error})", remedy="delete it") from None
     # This reads the whole file once; it also brings its pages into memory.
     if _checksum(encoded, arrays) != metadata.get(b"checksum"):
-        raise CacheError(f"{path} is damaged (its checksum does not match); delete it")
+        raise CacheError(f"{path} is damaged (its checksum does not match)", remedy="delete it")
     return arrays, header
 
 
@@ -107,6 +107,6 @@ def _view(path: Path, batch: Any, name: str) -> npt.NDArray[Any]:
     values = column.flatten() if pa.types.is_large_list(column.type) and len(column) == 1 else None
     # A column with nulls, of text or of booleans has no numpy view.
     if values is None or not pa.types.is_primitive(values.type) or values.null_count or column.null_count:
-        raise CacheError(f"{path}: column {name!r} is not one row of numbers; delete it")
+        raise CacheError(f"{path} has a column {name!r} that is not one row of numbers", remedy="delete it")
     view: npt.NDArray[Any] = values.to_numpy(zero_copy_only=True)
     return view

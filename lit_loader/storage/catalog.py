@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -22,7 +22,7 @@ __all__ = ["Catalog", "DIGEST_BYTES"]
 DIGEST_BYTES: Final = 16
 """Bytes of the digest of an image."""
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,6 +42,7 @@ class Catalog:
         path_hashes: uint64 ``(num_images,)``, `hash_paths` of its path in the annotation table.
         digests: uint8 ``(num_images, 16)``, digest of the bytes of each image, or None.
         object_digests: Digest of each whole object in hexadecimal digits, or None.
+        table_digests: Of a packed set, the digest of the file with the table of each set, by the set's name; or None.
     """
 
     root: str
@@ -53,6 +54,7 @@ class Catalog:
     path_hashes: npt.NDArray[np.uint64]
     digests: npt.NDArray[np.uint8] | None = None
     object_digests: Sequence[str] | None = None
+    table_digests: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         sorted_hashes = self.path_hashes[self._order]
@@ -134,6 +136,7 @@ class Catalog:
             "objects": list(self.objects),
             "versions": list(self.versions),
             "object_digests": None if self.object_digests is None else list(self.object_digests),
+            "table_digests": None if self.table_digests is None else dict(self.table_digests),
         }
         arrays = {name: getattr(self, name) for name in ("object_of", "starts", "lengths", "path_hashes")}
         if self.digests is not None:
@@ -149,14 +152,14 @@ class Catalog:
         """
         arrays, header = read_arrays(path, format=_FORMAT, key="")
         try:
-            names = ("root", "objects", "versions", "object_digests")
+            names = ("root", "objects", "versions", "object_digests", "table_digests")
             values: dict[str, Any] = arrays | {name: header[name] for name in names}
             if "digests" in arrays:
                 values["digests"] = arrays["digests"].reshape(len(arrays["lengths"]), DIGEST_BYTES)
             catalog = cls(**values)
             _check(catalog)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise CacheError(f"{path} is damaged ({type(error).__name__}: {error}); delete it") from None
+        except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+            raise CacheError(f"{path} is damaged ({type(error).__name__}: {error})", remedy="delete it") from None
         return catalog
 
 
@@ -179,6 +182,9 @@ def _check(catalog: Catalog) -> None:
         len(object_digests) == len(catalog.objects) and all(isinstance(digest, str) for digest in object_digests)
     ):
         raise ValueError("object_digests must be a string for each object")
+    table_digests = catalog.table_digests
+    if table_digests is not None and not all(isinstance(digest, str) for digest in table_digests.values()):
+        raise TypeError("table_digests must be strings")
     if len(catalog) and not 0 <= catalog.object_of.min() <= catalog.object_of.max() < len(catalog.objects):
         raise ValueError(f"an image is in an object outside of 0 to {len(catalog.objects) - 1}")
     if len(catalog) and (catalog.starts.min() < 0 or catalog.lengths.min() < 0):

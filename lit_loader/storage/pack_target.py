@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
+
+import numpy as np
 
 from lit_loader.foundation.files import cache_folder
 from lit_loader.foundation.host import count_cores
@@ -55,8 +60,8 @@ class PackTarget(ABC):
         """
 
     @abstractmethod
-    def fetch(self, name: str) -> Path:
-        """Return the path on this host of an index file of the target."""
+    def fetched(self, name: str) -> AbstractContextManager[Path]:
+        """Return a context with the path on this host of an index file of the target."""
 
     @abstractmethod
     def differing(self, catalog: Catalog, *, progress: bool) -> dict[int, list[int]]:
@@ -81,13 +86,17 @@ class FolderTarget(PackTarget):
         for name in names:
             path = self._folder / name
             path.parent.mkdir(exist_ok=True)
-            # Written with permissions for the user alone; who may read the folder may read the set.
-            (self.work / name).chmod(self._folder.stat().st_mode & 0o666)
+            # Written with permissions for the user alone; who may read the folder may read the set. A link in a folder
+            # of somebody else must not lead to another file.
+            descriptor = os.open(self.work / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            os.fchmod(descriptor, self._folder.stat().st_mode & 0o666)
+            os.close(descriptor)
             (self.work / name).replace(path)
 
-    def fetch(self, name: str) -> Path:
-        """Return the path of a file in the folder."""
-        return self._folder / name
+    @contextmanager
+    def fetched(self, name: str) -> Iterator[Path]:
+        """Yield the path of a file in the folder."""
+        yield self._folder / name
 
     def differing(self, catalog: Catalog, *, progress: bool) -> dict[int, list[int]]:
         """Read all shards on several threads, see `PackTarget.differing`."""
@@ -113,10 +122,13 @@ class StoreTarget(PackTarget):
         self.place = settings.url
         key = hashlib.blake2b(settings.url.encode(), digest_size=16).hexdigest()
         self.work = cache_folder(settings.cache_dir) / "packing" / key
+        self._listing: Listing | None = None
 
     def sizes(self) -> Mapping[str, int]:
         """List the store."""
-        listing = self._listing()
+        with self._temporary_folder() as folder:
+            run_job("list", self._settings, {"path": str(folder / "listing.arrow")}, progress=False)
+            self._listing = listing = Listing.load(folder / "listing.arrow").usable(self.place)
         return dict(zip(listing.keys, listing.sizes.tolist(), strict=True))
 
     def put(self, names: Sequence[str]) -> None:
@@ -126,24 +138,28 @@ class StoreTarget(PackTarget):
         for path, _ in files:
             Path(path).unlink()
 
-    def fetch(self, name: str) -> Path:
-        """Download a file to ``work``."""
-        listing = self._listing()
-        request = {"listing": str(self._listing_path), "rows": [listing.keys.index(name)]}
-        run_job("download", self._settings, request | {"folder": str(self.work / "existing")}, progress=False)
-        return self.work / "existing" / name
+    @contextmanager
+    def fetched(self, name: str) -> Iterator[Path]:
+        """Download a file of the listing of `sizes`, and delete it at the end; mapped data stay."""
+        assert self._listing is not None
+        row = self._listing.keys.index(name)
+        with self._temporary_folder() as folder:
+            path = folder / "listing.arrow"
+            self._listing.select(np.array([row])).save(path)
+            request = {"listing": str(path), "folder": str(folder / "files")}
+            run_job("download", self._settings, request, progress=False)
+            yield folder / "files" / name
 
     def differing(self, catalog: Catalog, *, progress: bool) -> dict[int, list[int]]:
         """Read all shards in a job, see `PackTarget.differing`."""
-        path = self.work / "existing" / CATALOG_FILE
-        catalog.save(path)
-        answer = run_job("verify", self._settings, {"catalog": str(path)}, progress=progress)
+        with self._temporary_folder() as folder:
+            catalog.save(folder / CATALOG_FILE)
+            request = {"catalog": str(folder / CATALOG_FILE)}
+            answer = run_job("verify", self._settings, request, progress=progress)
         return {int(number): slots for number, slots in answer["differing"].items()}
 
-    @property
-    def _listing_path(self) -> Path:
-        return self.work / "listing.arrow"
-
-    def _listing(self) -> Listing:
-        run_job("list", self._settings, {"path": str(self._listing_path)}, progress=False)
-        return Listing.load(self._listing_path)
+    @contextmanager
+    def _temporary_folder(self) -> Iterator[Path]:
+        self.work.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with TemporaryDirectory(dir=self.work) as folder:
+            yield Path(folder)

@@ -97,15 +97,16 @@ def write_shard(path: Path, images: Iterable[ShardImage]) -> Shard:
     shard_digest = blake2b(digest_size=DIGEST_BYTES)
     with new_file(path, mode=_MODE) as file:
         for image in images:
-            starts.append(position + _BLOCK)
+            header = _header(f"{image.key}.{image.extension}", len(image.data))
+            starts.append(position + len(header))
             lengths.append(len(image.data))
             digests.append(image_digest(image.data))
-            for extension, data in ((image.extension, image.data), ("json", image.annotations)):
-                parts = (_header(f"{image.key}.{extension}", len(data)), data, b"\0" * (-len(data) % _BLOCK))
-                for part in parts:
-                    shard_digest.update(part)
-                    file.write(part)
-                position += member_bytes(len(data))
+            record_header = _header(f"{image.key}.json", len(image.annotations))
+            for part in (header, image.data, record_header, image.annotations):
+                block = part + b"\0" * (-len(part) % _BLOCK)
+                shard_digest.update(block)
+                file.write(block)
+                position += len(block)
         # Tar files end with two blocks of zeros, and are filled up to whole records.
         padding = b"\0" * (-(position + _END) % tarfile.RECORDSIZE + _END)
         shard_digest.update(padding)

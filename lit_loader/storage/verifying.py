@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from hashlib import blake2b
 from typing import Final
 
@@ -24,36 +25,40 @@ def wrong_images(catalog: Catalog, number: int, read_at: ReadAt) -> list[int] | 
         read_at: Reads the object.
 
     Returns:
-        None if the object has its digest; else the slots of the images that differ, an empty list if only headers or
-        annotations differ.
+        None if the object and all of its images have their digests; else the slots of the images that differ, an empty
+        list if only headers or annotations differ.
     """
     assert catalog.digests is not None
     assert catalog.object_digests is not None
     slots = np.flatnonzero(catalog.object_of == number)
-    slots = slots[np.argsort(catalog.starts[slots], kind="stable")]
+    pending = deque(slots[np.argsort(catalog.starts[slots], kind="stable")].tolist())
     object_digest = blake2b(digest_size=DIGEST_BYTES)
+    digest = blake2b(digest_size=DIGEST_BYTES)
     differing: list[int] = []
-    # Bytes from `position` on that were read but belong to images that are not complete.
-    buffer = b""
     position = 0
-    pending = 0
-    while data := read_at(position + len(buffer), _READ_BYTES):
+    # First byte that may belong to the next image.
+    free = 0
+    while data := read_at(position, _READ_BYTES):
         object_digest.update(data)
-        buffer += data
-        while pending < len(slots):
-            slot = slots[pending]
-            start = int(catalog.starts[slot]) - position
+        stop = position + len(data)
+        while pending:
+            slot = pending[0]
+            start = int(catalog.starts[slot])
             end = start + int(catalog.lengths[slot])
-            if end > len(buffer):
-                break
-            if blake2b(buffer[start:end], digest_size=DIGEST_BYTES).digest() != catalog.digests[slot].tobytes():
-                differing.append(int(slot))
-            pending += 1
-        start = int(catalog.starts[slots[pending]]) - position if pending < len(slots) else len(buffer)
-        consumed = min(max(start, 0), len(buffer))
-        buffer = buffer[consumed:]
-        position += consumed
-    if object_digest.hexdigest() == catalog.object_digests[number]:
-        return None
+            # A range in another image is forged.
+            if start >= free:
+                digest.update(data[max(start - position, 0) : max(end - position, 0)])
+                if end > stop:
+                    break
+                free = end
+                if digest.digest() != catalog.digests[slot].tobytes():
+                    differing.append(slot)
+                digest = blake2b(digest_size=DIGEST_BYTES)
+            else:
+                differing.append(slot)
+            pending.popleft()
+        position = stop
     # The object ends before its last images.
-    return [*differing, *map(int, slots[pending:])]
+    differing += pending
+    is_whole = object_digest.hexdigest() == catalog.object_digests[number]
+    return None if is_whole and not differing else differing

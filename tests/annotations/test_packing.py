@@ -8,6 +8,7 @@ import shutil
 import sys
 import tarfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,10 @@ from lit_loader.annotations.packing import PACKED_KEY, pack_tables, verify_packe
 from lit_loader.annotations.tiling import Tiling, tile_table
 from lit_loader.errors import AnnotationError
 from lit_loader.storage.catalog import Catalog
-from lit_loader.storage.pack_target import FolderTarget
+from lit_loader.storage.listing import Listing
+from lit_loader.storage.pack_target import FolderTarget, StoreTarget
+from lit_loader.storage.settings import StorageSettings
+from lit_loader.storage.verifying import wrong_images
 from tests.support.drawn_set import draw_set
 from tests.support.packed_sets import contents, flip_byte, pack
 
@@ -123,7 +127,7 @@ def test_continued_run_does_not_write_finished_shards_again(tmp_path, tables):
 
 def test_unfinished_shards_of_other_data_are_refused(tmp_path, tables):
     assert pack_in_child(tables, tmp_path / "packed", steps=4)
-    with pytest.raises(AnnotationError, match="unfinished shards of other images"):
+    with pytest.raises(AnnotationError, match="unfinished run of other images"):
         pack({"train": tables["train"]}, tmp_path / "packed")
 
 
@@ -162,6 +166,18 @@ def test_killed_append_continues_to_the_bytes_of_one_run(tmp_path, table):
     assert step > 4
 
 
+def test_append_adds_sets_and_rows_of_packed_images(tmp_path, table):
+    pack({"train": table.select(range(6))}, tmp_path / "packed")
+    for rows in ([1, 4], [1, 4, 5]):
+        report = pack({"val": table.select(rows)}, tmp_path / "packed", append=True)
+        assert (report.num_images, report.num_skipped) == (0, len(rows))
+        stored = AnnotationTable.load(tmp_path / "packed/val.arrow", key=PACKED_KEY)
+        assert list(stored.image_paths) == [f"{row}.png" for row in rows]
+    catalog = Catalog.load(tmp_path / "packed/catalog.arrow")
+    assert stored.shards.tolist() == catalog.object_of[catalog.slots(stored.image_paths)].tolist()
+    assert verify_packed(FolderTarget(tmp_path / "packed"), progress=False) == []
+
+
 def test_append_refuses_changed_images_and_annotations(tmp_path, table):
     pack({"train": table}, tmp_path / "packed")
     moved = replace(table, boxes=table.boxes + 1)
@@ -178,6 +194,98 @@ def test_packed_set_is_not_packed_again_by_accident(tmp_path, table):
     with pytest.raises(AnnotationError, match="append=True"):
         pack({"train": table}, tmp_path / "packed")
     assert contents(tmp_path / "packed") == earlier_files
+
+
+class _FullTarget(FolderTarget):
+    """A folder whose disk is full when a file whose name has a part is moved there."""
+
+    part = "train.arrow"
+
+    def put(self, names):
+        for name in names:
+            if self.part in name:
+                raise OSError(28, "No space left on device")
+            super().put([name])
+
+
+def test_other_data_are_refused_after_a_run_that_died_behind_its_commit(tmp_path, table):
+    with pytest.raises(OSError, match="No space left"):
+        pack({"train": table.select(range(5))}, tmp_path / "packed", target=_FullTarget)
+    with pytest.raises(AnnotationError, match=r"unfinished run of other images.*same arguments"):
+        pack({"other": table.select(range(5, 12))}, tmp_path / "packed")
+    assert pack({"train": table.select(range(5))}, tmp_path / "packed").num_images == 5
+    assert sorted(path.name for path in (tmp_path / "packed").iterdir()) == ["catalog.arrow", "shards", "train.arrow"]
+
+
+def test_image_that_changed_behind_its_finished_shard_is_refused(tmp_path, table):
+    target = type("_", (_FullTarget,), {"part": "train-000001"})
+    with pytest.raises(OSError, match="No space left"):
+        pack({"train": table}, tmp_path / "packed", target=target)
+    flip_byte(table.root / "0.png", -20)
+    with pytest.raises(AnnotationError, match="unfinished run of other images"):
+        pack({"train": table}, tmp_path / "packed")
+
+
+@pytest.mark.parametrize("name", ["train.arrow", "shards/train-000000.tar", "shards/train-000077.tar"])
+def test_files_of_others_are_neither_replaced_nor_joined(tmp_path, table, name):
+    path = tmp_path / "packed" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"mine")
+    for _ in range(2):
+        with pytest.raises(AnnotationError, match=f"not of this packed set: {name}; remove them"):
+            pack({"train": table.select([0])}, tmp_path / "packed")
+    assert contents(tmp_path / "packed") == {name: b"mine"}
+
+
+def test_folder_of_a_stranger_leads_to_no_file_elsewhere(tmp_path, table):
+    secret = tmp_path / "id_rsa"
+    secret.write_text("mine")
+    secret.chmod(0o600)
+    work = tmp_path / "packed/.packing"
+    pack({"train": table.select([0])}, tmp_path / "packed")
+    work.mkdir()
+    (work / "committed").write_text('["/etc/passwd", "../../id_rsa"]')
+    (work / "train.arrow").symlink_to(secret)
+    with pytest.raises(OSError, match=r"train\.arrow"):
+        pack({"train": table}, tmp_path / "packed", append=True)
+    assert not work.exists()
+    work.symlink_to(tmp_path / "images")
+    with pytest.raises(AnnotationError, match="got a link"):
+        pack({"train": table}, tmp_path / "packed", append=True)
+    assert (secret.read_text(), secret.stat().st_mode & 0o777) == ("mine", 0o600)
+
+
+@pytest.mark.parametrize("lines", ["[1]\n", '{"plan": "KEY"}\n{"shard": 1, "starts": [1e999], "digests": 3}\n[[[\n'])
+def test_journal_of_a_stranger_is_no_crash(tmp_path, table, lines):
+    work = tmp_path / "packed/.packing"
+    work.mkdir(parents=True)
+    with pytest.raises(OSError, match="No space left"):
+        pack({"train": table}, tmp_path / "packed", target=type("_", (_FullTarget,), {"part": "train-000000"}))
+    key = json.loads((work / "journal.jsonl").read_text().splitlines()[0])["plan"]
+    (work / "journal.jsonl").write_text(lines.replace("KEY", key))
+    shutil.rmtree(tmp_path / "packed/shards", ignore_errors=True)
+    assert pack({"train": table}, tmp_path / "packed").num_images == 12
+
+
+def test_set_with_the_name_of_the_catalog_is_refused(tmp_path, table):
+    with pytest.raises(AnnotationError, match="a set cannot be called 'catalog'"):
+        pack({"catalog": table}, tmp_path / "packed")
+
+
+def test_images_of_a_mirror_are_refused(tmp_path, table, monkeypatch):
+    monkeypatch.setattr("lit_loader.annotations.packing.run.is_mirrored", lambda root: root == table.root)
+    with pytest.raises(AnnotationError, match="the images are in a store; copy the data set to this host"):
+        pack({"train": table}, tmp_path / "packed")
+
+
+def test_long_extension_does_not_move_the_ranges(tmp_path, table):
+    path = "a.jpg?sig=" + "x" * 120
+    (table.root / "0.png").rename(table.root / path)
+    table = replace(table.select([0, 1]), image_paths=[path, "1.png"])
+    pack({"train": table}, tmp_path / "packed")
+    shard = (tmp_path / "packed/shards/train-000000.tar").read_bytes()
+    assert member_names(shard)[0] == "00000000.img"
+    assert verify_packed(FolderTarget(tmp_path / "packed"), progress=False) == []
 
 
 def test_missing_image_is_an_error_that_names_it(tmp_path, table):
@@ -200,6 +308,82 @@ def test_verify_names_the_image_of_one_flipped_byte(tmp_path, tables):
     assert "'1.png' differs" in verify_packed(target, progress=False)[0]
     shard.unlink()
     assert verify_packed(target, progress=False) == ["shards/train-000000.tar is missing"]
+
+
+def test_verify_compares_images_whose_shard_has_its_digest(tmp_path, table):
+    pack({"train": table}, tmp_path / "packed")
+    path = tmp_path / "packed/catalog.arrow"
+    catalog = Catalog.load(path)
+    replace(catalog, starts=catalog.starts + (np.arange(12) == 1)).save(path)
+    problems = verify_packed(FolderTarget(tmp_path / "packed"), progress=False)
+    assert problems == ["shards/train-000000.tar: the image '1.png' differs"]
+
+
+def test_verify_names_damaged_and_missing_tables(tmp_path, tables):
+    pack(tables, tmp_path / "packed")
+    target = FolderTarget(tmp_path / "packed")
+    (tmp_path / "packed/train.arrow").write_bytes(b"garbage")
+    assert verify_packed(target, progress=False) == ["train.arrow differs"]
+    (tmp_path / "packed/val.arrow").unlink()
+    assert verify_packed(target, progress=False) == ["val.arrow is missing"]
+
+
+def test_images_are_verified_in_parts_and_forged_ranges_are_named(tmp_path, table, monkeypatch):
+    monkeypatch.setattr("lit_loader.storage.verifying._READ_BYTES", 700)
+    pack({"train": table}, tmp_path / "packed", shard_bytes=1 << 20)
+    catalog = Catalog.load(tmp_path / "packed/catalog.arrow")
+    shard = (tmp_path / "packed/shards/train-000000.tar").read_bytes()
+    reads = []
+
+    def read_at(offset, length):
+        reads.append((offset, length))
+        return shard[offset : offset + length]
+
+    assert wrong_images(catalog, 0, read_at) is None
+    # No byte is read twice, and none stays in memory.
+    assert reads == [(start, 700) for start in (*range(0, len(shard), 700), len(shard))]
+    # An image inside another one, and one behind the end.
+    starts = catalog.starts.copy()
+    starts[[3, 11]] = [starts[2] + 1, 1 << 62]
+    assert wrong_images(replace(catalog, starts=starts), 0, read_at) == [3, 11]
+
+
+class _FakeStore:
+    """Jobs on a folder, in this process."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.downloads = []
+
+    def run_job(self, name, settings, request, *, progress):
+        if name == "upload":
+            for path, key in request["files"]:
+                (self.folder / key).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, self.folder / key)
+        if name == "list":
+            files = contents(self.folder)
+            arrays = {"sizes": np.array([len(data) for data in files.values()], np.int64)}
+            arrays["times"] = np.zeros(len(files), np.int64)
+            Listing(keys=list(files), versions=[""] * len(files), **arrays).save(Path(request["path"]))
+        if name == "download":
+            for key in Listing.load(Path(request["listing"])).keys:
+                self.downloads.append(key)
+                (Path(request["folder"]) / key).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(self.folder / key, Path(request["folder"]) / key)
+        return {"differing": {}}
+
+
+def test_store_sends_the_index_alone_and_no_copy_of_it_stays(tmp_path, table, monkeypatch):
+    store = _FakeStore(tmp_path / "store")
+    monkeypatch.setattr("lit_loader.storage.pack_target.run_job", store.run_job)
+    target = StoreTarget(StorageSettings(url="s3://bucket/set", cache_dir=tmp_path / "cache"))
+    pack_tables({"train": table.select(range(6)), "val": table.select([6])}, target, shard_bytes=SHARD_BYTES)
+    assert store.downloads == []
+    pack_tables({"train": table}, target, shard_bytes=SHARD_BYTES, append=True)
+    assert store.downloads == ["catalog.arrow", "train.arrow"]
+    assert verify_packed(target, progress=False) == []
+    assert store.downloads[2:] == ["catalog.arrow", "train.arrow", "val.arrow"]
+    assert contents(tmp_path / "cache") == {}
 
 
 def member_names(data):

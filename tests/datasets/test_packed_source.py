@@ -16,14 +16,16 @@ from PIL import Image
 from lit_loader.annotations import Masks
 from lit_loader.annotations.fingerprint import table_digests
 from lit_loader.annotations.formats import read_annotations
+from lit_loader.annotations.packing import verify_packed
 from lit_loader.datamodules import DetectionDataModule, WorkerSettings
 from lit_loader.datasets import PackedSource, dataset_overrides, open_source
 from lit_loader.errors import AnnotationError, ImageError, SettingError, UnsafePathError
 from lit_loader.images import ImageReading
 from lit_loader.storage.catalog import Catalog
+from lit_loader.storage.pack_target import FolderTarget
 from tests.support.drawn_set import DrawnSource, draw_set
 from tests.support.made_sets import WITHOUT_POINTS, make_image_folder
-from tests.support.packed_sets import pack
+from tests.support.packed_sets import flip_byte, pack
 
 
 @pytest.fixture
@@ -160,6 +162,20 @@ def test_damaged_index_is_an_error_with_the_remedy(tmp_path, packed):
     path.write_bytes(path.read_bytes()[:-300])
     with pytest.raises(AnnotationError, match=r"train\.arrow.*copy it again"):
         packed(val=None, test=None).tables("train")
+
+
+def test_damaged_catalog_is_an_error_with_the_remedy(tmp_path, packed):
+    tables = {"train": draw_set(tmp_path / "files", num_images=3)}
+    pack(tables, tmp_path / "packed")
+    flip_byte(tmp_path / "packed/catalog.arrow", -1000)
+    for function in (
+        lambda: packed(val=None, test=None).tables("train"),
+        lambda: pack(tables, tmp_path / "packed", append=True),
+        lambda: verify_packed(FolderTarget(tmp_path / "packed"), progress=False),
+    ):
+        with pytest.raises(AnnotationError, match=r"catalog\.arrow.*copy it again") as error:
+            function()
+        assert "delete" not in str(error.value)
 
 
 def test_catalog_that_names_files_elsewhere_is_refused(tmp_path, packed):

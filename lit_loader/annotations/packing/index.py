@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,16 +16,88 @@ import numpy.typing as npt
 from lit_loader.annotations.merge import concatenate
 from lit_loader.annotations.packing.plan import ShardPlan
 from lit_loader.annotations.table import AnnotationTable
+from lit_loader.errors import AnnotationError, CacheError
 from lit_loader.storage.catalog import DIGEST_BYTES, Catalog
+from lit_loader.storage.pack_target import CATALOG_FILE, PackTarget, set_file
 from lit_loader.storage.shard_writer import Shard
 
-__all__ = ["PACKED_KEY", "extended_catalog", "numbered_like", "stored_tables"]
+__all__ = [
+    "PACKED_KEY",
+    "extended_catalog",
+    "file_digest",
+    "load_catalog",
+    "load_table",
+    "numbered_like",
+    "stored_tables",
+    "target_catalog",
+    "target_table",
+]
 
 PACKED_KEY: Final = "packed"
 """Key of the tables of packed sets."""
 
 # A packed set has no folder of its own: its root is where it is read from.
 _ROOT: Final = Path("/")
+
+
+def load_catalog(path: Path, *, place: str | None = None) -> Catalog:
+    """Map the catalog of a packed set.
+
+    Args:
+        path: The file.
+        place: Where it is, for messages; None for ``path``.
+
+    Raises:
+        AnnotationError: If it is missing or damaged.
+    """
+    with _without_cache_errors(path, place):
+        return Catalog.load(path)
+
+
+def load_table(path: Path, *, place: str | None = None) -> AnnotationTable:
+    """Map the table of a set, as `load_catalog` does."""
+    with _without_cache_errors(path, place):
+        return AnnotationTable.load(path, key=PACKED_KEY)
+
+
+@contextmanager
+def _without_cache_errors(path: Path, place: str | None) -> Iterator[None]:
+    """Replace the remedies of cache files, which can be deleted, while an index cannot."""
+    try:
+        yield
+    except CacheError as error:
+        remedy = "copy it again, or pack the set with this version"
+        problem = error.problem.replace(f"{path} ", "the file ", 1)
+        raise AnnotationError(problem, path=place or path, remedy=remedy) from None
+
+
+def target_catalog(target: PackTarget) -> Catalog:
+    """Return the catalog of a target, with digests.
+
+    Raises:
+        AnnotationError: If it is missing or damaged, or has no digests.
+    """
+    with target.fetched(CATALOG_FILE) as path:
+        catalog = load_catalog(path, place=f"{target.place}/{CATALOG_FILE}")
+    if catalog.digests is None or catalog.object_digests is None or catalog.table_digests is None:
+        raise AnnotationError("its catalog has no digests", path=target.place, remedy="pack it anew")
+    return catalog
+
+
+def target_table(target: PackTarget, name: str) -> AnnotationTable:
+    """Return the table of a set of a target.
+
+    Raises:
+        AnnotationError: If it is missing or damaged.
+    """
+    with target.fetched(set_file(name)) as path:
+        return load_table(path, place=f"{target.place}/{set_file(name)}")
+
+
+def file_digest(path: Path) -> str:
+    """Return the digest of a file in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, partial(hashlib.blake2b, digest_size=DIGEST_BYTES)).hexdigest()
 
 
 def numbered_like(
@@ -42,7 +117,7 @@ def extended_catalog(catalog: Catalog | None, plans: Sequence[ShardPlan], shards
         for position in range(plan.begin, plan.end)
     ]
     base = catalog or _empty_catalog()
-    counts = [plan.end - plan.begin for plan in plans]
+    counts = np.array([plan.end - plan.begin for plan in plans], np.int64)
     numbers = np.repeat(np.arange(len(plans), dtype=np.int32) + np.int32(len(base.objects)), counts)
     assert base.digests is not None
     assert base.object_digests is not None
@@ -56,6 +131,7 @@ def extended_catalog(catalog: Catalog | None, plans: Sequence[ShardPlan], shards
         path_hashes=np.concatenate([base.path_hashes, Catalog.hash_paths(paths)]),
         digests=np.concatenate([base.digests, *(shard.digests for shard in shards)]),
         object_digests=[*base.object_digests, *(shard.digest for shard in shards)],
+        table_digests=base.table_digests,
     )
 
 
@@ -71,6 +147,7 @@ def _empty_catalog() -> Catalog:
         path_hashes=empty.astype(np.uint64),
         digests=np.zeros((0, DIGEST_BYTES), np.uint8),
         object_digests=[],
+        table_digests={},
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from lit_loader.annotations.fingerprint import table_digests
+from lit_loader.annotations.formats.folder import IMAGE_EXTENSIONS
 from lit_loader.annotations.formats.labelme_file import LABELME_ENDING
 from lit_loader.annotations.shard_records import RecordWriter
 from lit_loader.annotations.table import AnnotationTable
@@ -19,7 +20,7 @@ from lit_loader.errors import AnnotationError
 from lit_loader.storage.shard_writer import ShardImage, member_bytes, shard_capacity
 from lit_loader.types import IndexArray
 
-__all__ = ["NewImages", "ShardPlan", "cuts", "image_file_size", "plan_key", "read_image", "shard_images"]
+__all__ = ["NewImages", "ShardPlan", "cuts", "image_file_stamp", "plan_key", "read_image", "shard_images"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,13 +30,15 @@ class NewImages:
     Attributes:
         table: Table of the set.
         rows: Rows of each image in the table.
-        sizes: int64 ``(num_images, 2)``, number of bytes of the image file, or of the image in it, and of its record.
+        sizes: int64 ``(num_images, 2)``, number of bytes of the image file and of its record.
+        times: int64 ``(num_images,)``, time of the last change of the image file in ns since 1970.
         first_number: Number of the first of these images in the set.
     """
 
     table: AnnotationTable
     rows: Sequence[Sequence[int]]
     sizes: IndexArray
+    times: IndexArray
     first_number: int
 
 
@@ -99,8 +102,8 @@ def read_image(table: AnnotationTable, row: int) -> bytes:
         raise _unreadable(path, error) from None
 
 
-def image_file_size(table: AnnotationTable, row: int) -> int:
-    """Return the number of bytes of an image file.
+def image_file_stamp(table: AnnotationTable, row: int) -> tuple[int, int]:
+    """Return the number of bytes of an image file, and the time of its last change in ns since 1970.
 
     Raises:
         AnnotationError: If the file is missing or not a regular file, or is an annotation file with the image in it.
@@ -116,7 +119,7 @@ def image_file_size(table: AnnotationTable, row: int) -> int:
     # Reading a named pipe would wait for a writer.
     if not stat.S_ISREG(state.st_mode):
         raise AnnotationError("expected an image file, got a folder or device", path=path)
-    return state.st_size
+    return state.st_size, state.st_mtime_ns
 
 
 def _unreadable(path: Path, error: OSError) -> AnnotationError:
@@ -125,19 +128,20 @@ def _unreadable(path: Path, error: OSError) -> AnnotationError:
 
 
 def _extension(path: str) -> str:
-    """Return the extension of the image file in lower case, without a dot."""
-    return PurePosixPath(path).suffix[1:].lower() or "img"
+    """Return the extension of the image file in lower case, without a dot, or ``img`` if it is not of images."""
+    # Other extensions may be longer than the name in a header of a tar file.
+    suffix = PurePosixPath(path).suffix.lower()
+    return suffix[1:] if suffix in IMAGE_EXTENSIONS else "img"
 
 
-def plan_key(plans: Sequence[ShardPlan], shard_bytes: int) -> str:
-    """Return a key of everything that decides on the bytes of the shards, apart from the bytes of the images."""
+def plan_key(plans: Sequence[ShardPlan], tables: Mapping[str, AnnotationTable], shard_bytes: int) -> str:
+    """Return a key of all that decides on the bytes of shards and index, with size and time for each image."""
     digest = hashlib.blake2b(str(shard_bytes).encode(), digest_size=16)
-    tables: dict[int, None] = {}
     for plan in plans:
         digest.update(f"\0{plan.name} {plan.begin} {plan.end}".encode())
-        if id(plan.images.table) not in tables:
-            tables[id(plan.images.table)] = None
-            digest.update(plan.images.sizes.tobytes())
-            digest.update(json.dumps(table_digests(plan.images.table), sort_keys=True).encode())
-            digest.update("\0".join(plan.images.table.class_names).encode())
+        digest.update(plan.images.sizes[plan.begin : plan.end].tobytes())
+        digest.update(plan.images.times[plan.begin : plan.end].tobytes())
+    for name, table in tables.items():
+        texts = [name, json.dumps(table_digests(table), sort_keys=True), *table.class_names]
+        digest.update("\0".join(texts).encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

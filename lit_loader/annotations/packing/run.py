@@ -4,14 +4,17 @@ NOTE [Order of writing]
     Shards come first. Each is complete when it appears, and a line of the journal in the target's ``work`` folder then
     records its digests, so a run that was killed continues with the shards that the journal lacks. The plan, which
     image goes where, depends only on the tables and the sizes of the images, so the continued run writes the same
-    bytes. The index is written last and twice: completely in ``work``, where a marker commits it, and then to the
-    target, the catalog before the tables. A reader that opens a table first therefore finds all of its images in the
-    catalog, also while new shards are being appended.
+    bytes. The index is written last and twice: completely in ``work``, where a marker with the plan's key commits it,
+    and then to the target, the catalog before the tables. A reader that opens a table first therefore finds all of its
+    images in the catalog, also while new shards are being appended.
+
+NOTE [Files of others]
+    The target may hold files of another program, and ``work`` may come with a copied set. A run replaces only files of
+    the catalog or its own journal. It moves files by their names alone, and follows no links in ``work``.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,29 +27,40 @@ import numpy as np
 
 from lit_loader.annotations.fingerprint import annotation_digest
 from lit_loader.annotations.merge import with_same_names
-from lit_loader.annotations.packing.index import PACKED_KEY, extended_catalog, numbered_like, stored_tables
-from lit_loader.annotations.packing.journal import JOURNAL_FILE, Journal
+from lit_loader.annotations.packing.index import (
+    PACKED_KEY,
+    extended_catalog,
+    file_digest,
+    numbered_like,
+    stored_tables,
+    target_catalog,
+    target_table,
+)
+from lit_loader.annotations.packing.journal import JOURNAL_FILE, Journal, other_plan
 from lit_loader.annotations.packing.plan import (
     NewImages,
     ShardPlan,
     cuts,
-    image_file_size,
+    image_file_stamp,
     plan_key,
     read_image,
     shard_images,
 )
+from lit_loader.annotations.problems import shorten
 from lit_loader.annotations.shard_records import RecordWriter
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import AnnotationError
 from lit_loader.foundation.files import file_lock, new_file
 from lit_loader.foundation.host import count_cores
 from lit_loader.storage.catalog import Catalog
+from lit_loader.storage.mirror import is_mirrored
 from lit_loader.storage.pack_target import CATALOG_FILE, PackTarget, set_file
 from lit_loader.storage.shard_writer import Shard, image_digest, write_shard
 
 __all__ = ["PackReport", "pack_tables"]
 
 _COMMITTED: Final = "committed"
+_MAX_KEY_BYTES: Final = 100
 _CHUNK_IMAGES: Final = 1000
 _MAX_THREADS: Final = 16
 _ItemT = TypeVar("_ItemT")
@@ -97,11 +111,21 @@ def pack_tables(
         progress: Called with a description and a number of images; returns a function that counts them.
 
     Raises:
-        AnnotationError: If an image is missing, or differs from the packed one; or the target has a packed set or
-            unfinished shards of other images.
+        AnnotationError: If an image is missing, is in a store, or differs from the packed one; a set is called
+            ``"catalog"``; or the target has a packed set, an unfinished run of other images, or files of others.
         OSError: If a file cannot be read or written.
         StorageError: If the store refuses a request.
     """
+    for name, table in tables.items():
+        if set_file(name).lower() == CATALOG_FILE:
+            raise AnnotationError(f"a set cannot be called {name!r}, because {CATALOG_FILE} is the index")
+        # Files of a mirror have only the size of their images.
+        if is_mirrored(table.root):
+            remedy = "copy the data set to this host, and pack it from there"
+            raise AnnotationError("the images are in a store", path=table.root, remedy=remedy)
+    for folder in (target.work, target.work / "shards"):
+        if folder.is_symlink():
+            raise AnnotationError("expected a folder for unfinished files, got a link", path=folder, remedy="remove it")
     target.work.mkdir(parents=True, exist_ok=True)
     with file_lock(target.work / "lock", wait=False) as is_alone:
         if not is_alone:
@@ -129,33 +153,37 @@ class _Packing:
 
     def run(self, tables: Mapping[str, AnnotationTable], *, append: bool) -> PackReport:
         """Pack the tables; see `pack_tables`."""
-        # A run that was killed after its commit has nothing to do but to move its index.
-        recovered = self._put_committed()
+        committed_key = self._committed_key()
+        if committed_key is not None and append:
+            self._put_committed()
         sizes = self._target.sizes()
         is_packed = CATALOG_FILE in sizes
-        if recovered and not append:
-            whole = self._load_catalog()
-            num_bytes = sum(sizes[key] for key in whole.objects)
-            return PackReport(num_images=len(whole), num_bytes=num_bytes, num_shards=len(whole.objects))
-        if is_packed and not append:
+        if is_packed and not append and committed_key is None:
             message = "a packed set is there already"
             remedy = "give another place, or add the images that it lacks"
             raise AnnotationError(message, path=self._target.place, remedy=remedy, settings={"append": True})
-        catalog = self._load_catalog() if is_packed else None
-        packed_tables = {} if catalog is None else self._load_tables(tables, sizes)
+        catalog = target_catalog(self._target) if is_packed and append else None
+        packed_tables: dict[str, AnnotationTable] = {}
         if catalog is not None:
+            packed_tables = {name: target_table(self._target, name) for name in tables if set_file(name) in sizes}
             self._compare(tables, packed_tables, catalog)
             tables = numbered_like(packed_tables, tables)
         plans, num_shared, num_skipped = self._plan(tables, packed_tables, catalog)
-        shards: list[Shard] = []
-        if plans or catalog is None:
-            shards = self._write(plans, sizes)
+        key = plan_key(plans, tables, self._shard_bytes)
+        if committed_key is not None and not append:
+            # A run that was killed after its commit has nothing to do but to move its index.
+            if committed_key != key:
+                raise other_plan(self._target.place, self._work)
+            self._put_committed()
+        elif plans or catalog is None or _has_new_rows(tables, packed_tables):
+            shards = self._write(plans, key, sizes, catalog)
             new_catalog = extended_catalog(catalog, plans, shards)
-            self._finish(stored_tables(tables, packed_tables, new_catalog), new_catalog)
+            self._finish(stored_tables(tables, packed_tables, new_catalog), new_catalog, key)
+            sizes = {plan.name: shard.num_bytes for plan, shard in zip(plans, shards, strict=True)}
         return PackReport(
             num_images=sum(plan.end - plan.begin for plan in plans),
-            num_bytes=sum(shard.num_bytes for shard in shards),
-            num_shards=len(shards),
+            num_bytes=sum(sizes[plan.name] for plan in plans),
+            num_shards=len(plans),
             num_skipped=num_skipped,
             num_shared=num_shared,
         )
@@ -199,25 +227,34 @@ class _Packing:
         """Return images with the sizes of their files and records."""
         writer = RecordWriter(table)
 
-        def measure(chunk: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-            return [(image_file_size(table, image[0]), len(writer.encode(image))) for image in chunk]
+        def measure(chunk: Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:
+            return [(*image_file_stamp(table, image[0]), len(writer.encode(image))) for image in chunk]
 
         chunks = [rows[start : start + _CHUNK_IMAGES] for start in range(0, len(rows), _CHUNK_IMAGES)]
         advance = self._progress("Measuring images", len(rows))
-        sizes: list[tuple[int, int]] = []
-        for chunk_sizes in self._on_threads(measure, chunks):
-            advance(len(chunk_sizes), 0)
-            sizes += chunk_sizes
-        array = np.array(sizes, np.int64).reshape(-1, 2)
-        return NewImages(table=table, rows=rows, sizes=array, first_number=0)
+        measures: list[tuple[int, int, int]] = []
+        for chunk_measures in self._on_threads(measure, chunks):
+            advance(len(chunk_measures), 0)
+            measures += chunk_measures
+        array = np.array(measures, np.int64).reshape(-1, 3)
+        return NewImages(table=table, rows=rows, sizes=array[:, [0, 2]], times=array[:, 1], first_number=0)
 
     # -- shards ---------------------------------------------------------------------------------------------------
 
-    def _write(self, plans: Sequence[ShardPlan], sizes: Mapping[str, int]) -> list[Shard]:
+    def _write(
+        self, plans: Sequence[ShardPlan], key: str, sizes: Mapping[str, int], catalog: Catalog | None
+    ) -> list[Shard]:
         """Write the shards that the journal lacks, and return all of them in order."""
-        journal = Journal(self._work / JOURNAL_FILE, plan_key(plans, self._shard_bytes), place=self._target.place)
+        journal = Journal(self._work / JOURNAL_FILE, key, place=self._target.place)
+        self._refuse_others(sizes, catalog, plans if journal.is_continued else ())
+        journal.start()
+        counts = {plan.name: plan.end - plan.begin for plan in plans}
         # A shard may have been deleted since.
-        finished = {name: shard for name, shard in journal.shards.items() if sizes.get(name) == shard.num_bytes}
+        finished = {
+            name: shard
+            for name, shard in journal.shards.items()
+            if (sizes.get(name), counts.get(name)) == (shard.num_bytes, len(shard.starts))
+        }
         advance = self._progress("Packing images", sum(plan.end - plan.begin for plan in plans))
         shutil.rmtree(self._work / "shards", ignore_errors=True)
 
@@ -236,6 +273,19 @@ class _Packing:
             shards.append(shard)
         return shards
 
+    def _refuse_others(self, sizes: Mapping[str, int], catalog: Catalog | None, plans: Sequence[ShardPlan]) -> None:
+        """Raise AnnotationError if shards or tables are there that neither the catalog nor the journal has."""
+        packed_files = {plan.name for plan in plans}
+        if catalog is not None:
+            packed_files |= {CATALOG_FILE, *catalog.objects, *map(set_file, catalog.table_digests or ())}
+        names = [name for name in sizes if name not in packed_files and name.endswith((".tar", set_file("")))]
+        # A packed set has no other folders.
+        strangers = sorted(name for name in names if "/" not in name.removeprefix("shards/"))
+        if strangers:
+            message = f"files there are not of this packed set: {shorten(', '.join(strangers))}"
+            remedy = "remove them, or give another place"
+            raise AnnotationError(message, path=self._target.place, remedy=remedy)
+
     def _on_threads(self, function: Callable[[_ItemT], _ResultT], items: Iterable[_ItemT]) -> Iterator[_ResultT]:
         """Yield the results of a function in order; items that have not begun are cancelled by an error."""
         iterator = iter(items)
@@ -251,43 +301,36 @@ class _Packing:
 
     # -- the index ------------------------------------------------------------------------------------------------
 
-    def _finish(self, tables: Mapping[str, AnnotationTable], catalog: Catalog) -> None:
+    def _finish(self, tables: Mapping[str, AnnotationTable], catalog: Catalog, key: str) -> None:
         """Write the index; see NOTE [Order of writing]."""
-        catalog.save(self._work / CATALOG_FILE)
+        for path in self._work.glob(set_file("*")):
+            path.unlink()
+        digests = dict(catalog.table_digests or {})
         for name, table in tables.items():
-            table.save(self._work / set_file(name), key=PACKED_KEY)
-        names = [CATALOG_FILE, *map(set_file, tables)]
+            path = self._work / set_file(name)
+            table.save(path, key=PACKED_KEY)
+            digests[name] = file_digest(path)
+        replace(catalog, table_digests=digests).save(self._work / CATALOG_FILE)
         with new_file(self._work / _COMMITTED) as file:
-            file.write(json.dumps(names).encode())
+            file.write(key.encode())
         self._put_committed()
 
-    def _put_committed(self) -> bool:
-        """Move the index of a run to the target if it was committed; return True then."""
+    def _committed_key(self) -> str | None:
+        """Return the key of the plan of an index that was committed and may not be moved, or None."""
         marker = self._work / _COMMITTED
         if not marker.exists():
-            return False
-        names = json.loads(marker.read_bytes())
-        # Those that were moved before the run was killed are gone.
-        self._target.put([name for name in names if (self._work / name).exists()])
+            return None
+        with marker.open("rb") as file:
+            return file.read(_MAX_KEY_BYTES).decode(errors="replace")
+
+    def _put_committed(self) -> None:
+        """Move the index to the target; files that were moved before the run was killed are gone."""
+        names = sorted((path.name for path in self._work.glob(set_file("*"))), key=lambda name: name != CATALOG_FILE)
+        self._target.put(names)
         (self._work / JOURNAL_FILE).unlink(missing_ok=True)
-        marker.unlink()
-        return True
+        (self._work / _COMMITTED).unlink()
 
     # -- packed images ------------------------------------------------------------------------------------------
-
-    def _load_catalog(self) -> Catalog:
-        catalog = Catalog.load(self._target.fetch(CATALOG_FILE))
-        if catalog.digests is None or catalog.object_digests is None:
-            message = "its catalog has no digests to compare images with; pack it anew"
-            raise AnnotationError(message, path=self._target.place)
-        return catalog
-
-    def _load_tables(
-        self, tables: Mapping[str, AnnotationTable], sizes: Mapping[str, int]
-    ) -> dict[str, AnnotationTable]:
-        """Return the packed tables of the sets that are packed."""
-        names = [name for name in tables if set_file(name) in sizes]
-        return {name: AnnotationTable.load(self._target.fetch(set_file(name)), key=PACKED_KEY) for name in names}
 
     def _compare(
         self, tables: Mapping[str, AnnotationTable], packed_tables: Mapping[str, AnnotationTable], catalog: Catalog
@@ -330,6 +373,14 @@ class _Packing:
         return AnnotationError(
             f"the image {problem} to {self._target.place}", path=table.image_path(row), remedy=remedy
         )
+
+
+def _has_new_rows(tables: Mapping[str, AnnotationTable], packed_tables: Mapping[str, AnnotationTable]) -> bool:
+    """Return True if a set is not packed, or has images that its packed table lacks."""
+    return any(
+        name not in packed_tables or not set(table.image_paths) <= set(packed_tables[name].image_paths)
+        for name, table in tables.items()
+    )
 
 
 def _is_shard_of(name: str, key: str) -> bool:

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 on success; 1 if the data is wrong or an extra is not installed; 2 if the command is wrong; 130 after Ctrl-C
-        and 143 after SIGTERM. Both signals remove unfinished output.
+        and 143 after SIGTERM. Both signals remove unfinished output, which ``pack`` keeps to continue.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     # Hydra parses the arguments of the app; argparse would refuse them.
@@ -73,7 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _report("error", message_of(error, as_option))
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt as stop:
-        _report("error", "stopped; unfinished output was removed")
+        is_continued = arguments.run is _pack
+        text = "run the same command again to continue" if is_continued else "unfinished output was removed"
+        _report("error", f"stopped; {text}")
         return 143 if isinstance(stop, _Terminated) else 130
     return exit_code
 
@@ -251,10 +253,11 @@ def _pack(arguments: argparse.Namespace) -> int:
     SET.arrow holds the annotations of a set, and catalog.arrow the place of each image; they are written last. Equal
     data give equal files. A run that was stopped continues when the same command is given again.
 
-    --append adds images as new shards. Images that are packed already are compared: a changed image is an error.
-    --verify reads all shards back and names those that differ from the digests in the index; without a data set, it
+    --append adds images as new shards, and new sets. Images that are packed are compared: a changed one is an error.
+    --verify reads all files back and names those that differ from the digests in the index; without a data set, it
     only does that. A missing image is an error; with --policy missing_image=drop it is left out.
-    The store's own environment variables give credentials and endpoint, such as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL.
+    The store's own environment variables give credentials and endpoint, such as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL;
+    --storage gives other settings of the store of --to.
 
     KEY=VALUE: VALUE is YAML: 3, true, [path, points], "two words"; anything else is text. SPLIT:KEY=VALUE sets an
     option of only one set.
@@ -606,8 +609,8 @@ def _add_packing(command: argparse.ArgumentParser) -> None:
     add("--to", required=True, metavar="DIR_OR_URL", help="folder, or s3://, gs://, az:// URL, to write to")
     text = "largest size of a shard, unless a single image is larger (default: 256MiB)"
     add("--shard-size", metavar="SIZE", default="256MiB", help=text)
-    add("--append", action="store_true", help="add the images that a packed set lacks, as new shards")
-    add("--verify", action="store_true", help="read all shards back and compare them with their digests")
+    add("--append", action="store_true", help="add the images and sets that a packed set lacks, as new shards")
+    add("--verify", action="store_true", help="read all files back and compare them with their digests")
 
 
 def _add_tuning(command: argparse.ArgumentParser) -> None:

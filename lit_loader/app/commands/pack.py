@@ -18,6 +18,7 @@ from lit_loader.app.commands.index import print_figures, print_reports, unique_s
 from lit_loader.app.commands.next_command import training_command
 from lit_loader.app.commands.printing import print_lines
 from lit_loader.app.commands.reading import named_splits, read_sets
+from lit_loader.app.commands.roots import storage_of
 from lit_loader.app.commands.settings import UsageError, check_split, usage_errors
 from lit_loader.foundation.byte_sizes import byte_count, byte_words
 from lit_loader.storage.pack_target import FolderTarget, PackTarget, StoreTarget
@@ -39,6 +40,8 @@ def pack(arguments: argparse.Namespace) -> int:
         OSError: If a file cannot be read or written.
     """
     target = _target(arguments)
+    # Of the target; the data set is on this host.
+    arguments.storage = []
     if arguments.format is None:
         if not arguments.verify:
             raise UsageError("give a data set to pack, or --verify to compare a packed set with its digests")
@@ -69,11 +72,15 @@ def pack(arguments: argparse.Namespace) -> int:
 
 
 def _target(arguments: argparse.Namespace) -> PackTarget:
-    """Return the folder or store of ``--to``."""
-    if not is_url(arguments.to):
-        return FolderTarget(Path(arguments.to))
-    with usage_errors():
-        return StoreTarget(storage_settings(arguments.to, {}, cache_dir=arguments.cache_dir, argument="--to"))
+    """Return the folder or store of ``--to``, with the settings of ``--storage``."""
+    storage = storage_of(arguments)
+    if is_url(arguments.to):
+        with usage_errors():
+            settings = storage_settings(arguments.to, storage, cache_dir=arguments.cache_dir, argument="--to")
+            return StoreTarget(settings)
+    if storage:
+        raise UsageError(f"--storage is for the URL of a store, and --to {arguments.to} is a folder; leave it out")
+    return FolderTarget(Path(arguments.to))
 
 
 def _check_place(arguments: argparse.Namespace) -> None:
@@ -87,10 +94,10 @@ def _check_place(arguments: argparse.Namespace) -> None:
 def _verify(arguments: argparse.Namespace, target: PackTarget) -> int:
     problems = verify_packed(target, progress=arguments.progress)
     if not problems:
-        print_lines("verified: all shards have their digests")
+        print_lines("verified: all shards and tables have their digests")
         return 0
     print_lines(f"{len(problems)} differences from the digests:", *(f"  {problem}" for problem in problems))
-    print_lines("copy these shards again, or delete the packed set and pack it anew")
+    print_lines("copy these files again, or delete the packed set and pack it anew")
     return 1
 
 

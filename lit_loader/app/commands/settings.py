@@ -70,6 +70,8 @@ def as_option(name: str, value: Any) -> str:
         return "--class-names NAME,NAME"
     if name == "append":
         return "--append"
+    if name == "storage":
+        return "--storage" if value is ... else "no --storage"
     if name == "layout":
         return "--layout NAME"
     if name == "allow_loss":

@@ -23,7 +23,7 @@ PACK = ("pack", "keypoints_txt", "faces", "train=train.txt", "val=val.txt", *REA
 def test_lists_become_shards_with_the_same_annotations(command, faces, tmp_path):
     out = command(*PACK, "--to", "packed", "--verify")
     assert "packed 26 images in " in out
-    assert "verified: all shards have their digests" in out
+    assert "verified: all shards and tables have their digests" in out
     assert "lit-loader train experiment=landmarks" in out
     assert "dataset=packed dataset.root=packed dataset.test=val" in out
     for split in ("train", "val"):
@@ -72,6 +72,8 @@ def test_verify_alone_names_the_difference(command, faces, tmp_path):
         ((*PACK, "--to", "packed", "--shard-size", "many"), "--shard-size='many' is not a positive number of bytes"),
         ((*PACK, "--to", "faces/packed"), "is in faces, which is read"),
         ((*PACK, "--to", "s3://key:secret@bucket/x"), "must not contain a login"),
+        ((*PACK, "--to", "packed", "--storage", "region=x"), "--storage is for the URL of a store, and --to packed"),
+        ((*PACK, "--to", "s3://bucket/x", "--storage", "token=secret"), "may be a credential"),
     ],
 )
 def test_wrong_arguments_are_errors_with_the_rule(command, faces, words, message):
@@ -79,6 +81,19 @@ def test_wrong_arguments_are_errors_with_the_rule(command, faces, words, message
     command(*words, code=code)
     assert message in command.err
     assert "secret" not in command.err
+
+
+def test_storage_settings_are_those_of_the_target(command, faces, monkeypatch):
+    settings = []
+
+    def run_job(name, store_settings, request, *, progress):
+        settings.append(dict(store_settings.options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lit_loader.storage.pack_target.run_job", run_job)
+    command(*PACK, "--to", "s3://bucket/x", "--storage", "endpoint=http://127.0.0.1:1", code=130)
+    assert settings == [{"endpoint": "http://127.0.0.1:1"}]
+    assert "stopped; run the same command again to continue" in command.err
 
 
 @pytest.mark.soak
