@@ -90,7 +90,7 @@ def _with_image_files(cfg: DictConfig) -> DictConfig:
 
 
 def _url_settings(cfg: DictConfig) -> dict[str, Any]:
-    """Return the settings of the data set's store, if the source is a URL, too."""
+    """Return the settings of the data set's store for a source that is a URL, else an empty dict."""
     if "://" not in str(cfg.source):
         return {}
     settings = {name: OmegaConf.select(cfg, f"dataset.{name}") for name in ("storage", "cache_dir")}

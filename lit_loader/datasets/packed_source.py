@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
@@ -61,8 +62,8 @@ class PackedSource(FormatSource):
         train: Set or pattern to train on, or None.
         val: The same for validation, or a list of several.
         test: The same for testing, or a list of several.
-        **settings: The other arguments of `FormatSource`, apart from those of annotation files: ``format``,
-            ``options``, ``stage_options``, ``policy`` and ``num_workers``.
+        **settings: The other arguments of `FormatSource`, without ``format``, ``options``, ``stage_options``,
+            ``policy`` and ``num_workers``, which are for annotation files.
 
     Raises:
         AnnotationError: A set does not exist, a tar file is damaged, or an annotation cannot be used.
@@ -153,7 +154,18 @@ class _Place:
         if missing:
             message = f"{len(missing)} shards of the catalog are missing, such as {missing[0]!r}"
             raise AnnotationError(message, path=str(self._source.root), remedy="copy them again")
+        self._check_ranges(catalog)
         return replace(catalog, root=root, versions=[self._versions.get(key, "") for key in catalog.objects])
+
+    def _check_ranges(self, catalog: Catalog) -> None:
+        """Raise AnnotationError if a shard is missing, or ends before one of its images."""
+        sizes = np.array([self.folder.stamp(key)[0] for key in catalog.objects], np.int64)
+        # The sum of a start and a length could overflow.
+        rows = np.flatnonzero(catalog.lengths > sizes[catalog.object_of] - catalog.starts)
+        if len(rows):
+            name = catalog.objects[catalog.object_of[rows[0]]]
+            message = f"{len(rows)} images end after their shards, such as one of {shorten(name)!r}"
+            raise AnnotationError(message, path=str(self._source.root), remedy="copy the index and the shards again")
 
     def open_store(self) -> ImageStore:
         """Return a store of the images."""
@@ -202,14 +214,15 @@ class _Place:
         if not matches:
             tars = shorten(", ".join(sorted(file for file in files if file.endswith(_TAR_ENDING)))) or "none"
             message = f"no tar file fits {pattern!r}; the tar files there are: {tars}"
-            raise AnnotationError(message, path=str(self._source.root))
+            remedy = "write numbers as * or [0-9], such as 'train-*.tar', instead of {0..9}" if "{" in name else ""
+            raise AnnotationError(message, path=str(self._source.root), remedy=remedy)
         return sorted(matches)
 
     def _tar_table(self, pattern: str) -> AnnotationTable:
         tars = self._matches(pattern)
 
         def build() -> AnnotationTable:
-            samples = self._samples(tars)
+            samples = self._samples(tars, with_annotations=True)
             paths = _image_paths(tars, samples)
             table = table_of_samples(self.folder, pattern, samples, paths, class_names=self._class_names)
             # All images stay in the table, in the order of the samples.
@@ -219,8 +232,7 @@ class _Place:
         return self._cached({"tars": tars, "all": self._tars}, tars, build)
 
     def _tar_catalog(self, root: str) -> Catalog:
-        parts = [self._samples([tar]) for tar in self._tars]
-        samples = TarSamples.joined(parts)
+        samples = self._samples(self._tars, with_annotations=False)
         return Catalog(
             root=root,
             objects=self._tars,
@@ -231,25 +243,21 @@ class _Place:
             path_hashes=Catalog.hash_paths(_image_paths(self._tars, samples)),
         )
 
-    def _samples(self, tars: Sequence[str]) -> TarSamples:
+    def _samples(self, tars: Sequence[str], *, with_annotations: bool) -> TarSamples:
         """Return the samples of tar files, whose headers are read if they have changed."""
         keys = {tar: self._keys({"samples": tar}, [tar])[0] for tar in tars}
-        parts = {tar: self._load_samples(key) for tar, key in keys.items()}
-        missing = [tar for tar, part in parts.items() if part is None]
+        load = partial(self._load_samples, with_annotations=with_annotations)
+        parts: dict[str, TarSamples] = {}
+        for tar, key in keys.items():
+            with suppress(CacheError):  # missing or damaged
+                parts[tar] = load(key)
+        missing = [tar for tar in tars if tar not in parts]
         if missing:
             self._index(missing, keys)
-        return TarSamples.joined(
-            [
-                part if part is not None else TarSamples.load(cache_file(self._cache, keys[tar]), key=keys[tar])
-                for tar, part in parts.items()
-            ]
-        )
+        return TarSamples.joined([parts[tar] if tar in parts else load(keys[tar]) for tar in tars])
 
-    def _load_samples(self, key: str) -> TarSamples | None:
-        try:
-            return TarSamples.load(cache_file(self._cache, key), key=key)
-        except CacheError:  # missing or damaged
-            return None
+    def _load_samples(self, key: str, *, with_annotations: bool) -> TarSamples:
+        return TarSamples.load(cache_file(self._cache, key), key=key, with_annotations=with_annotations)
 
     def _index(self, tars: Sequence[str], keys: Mapping[str, str]) -> None:
         """Read the headers of tar files, and store their samples in the cache."""

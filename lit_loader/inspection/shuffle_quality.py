@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from lit_loader.annotations import LabelSets
 from lit_loader.errors import SettingError
+from lit_loader.samplers.checks import checked_int, checked_integers, refuse_first
 from lit_loader.samplers.shuffle import permutation
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray
@@ -64,20 +65,26 @@ def shuffle_quality(
         labels: The classes of each image, or None to leave them out.
 
     Raises:
+        TypeError: If ``batch_size`` or a visit is not an integer.
         SettingError: If ``batch_size`` is below 2.
-        ValueError: If ``epochs`` is empty, or one of them has fewer than two visits.
+        ValueError: If ``epochs`` is empty, one of them has fewer than two visits, or a visit is not an index of
+            ``shards``.
 
     Source:
         Spearman 1904, "The proof and measurement of association between two things". Under independence its correlation
         is nearly normal with variance ``1 / (n - 1)``.
     """
+    batch_size = checked_int("batch_size", batch_size)
     if batch_size < 2:
         raise SettingError("batch_size", batch_size, "must be at least 2, because pairs of a batch are compared")
-    orders = [np.asarray(epoch, dtype=np.int64) for epoch in epochs]
+    orders = [checked_integers("epochs", epoch) for epoch in epochs]
     if not orders or min(map(len, orders)) < 2:
         raise ValueError("`epochs` must contain at least one epoch of at least two visits")
     # Any integers become numbers from 0.
     shard_numbers = np.unique(np.asarray(shards), return_inverse=True)[1]
+    for order in orders:
+        outside = (order < 0) | (order >= len(shard_numbers))
+        refuse_first("epochs", order, outside, rule=f"be indices below {len(shard_numbers)}, the number of `shards`")
     same_shard = [_same_shard(shard_numbers[order], batch_size) for order in orders]
     same_shard_shuffled = [_same_shard(shard_numbers[order], len(order)) for order in orders]
     deviations = [(0.0, 0.0)]

@@ -242,8 +242,7 @@ def sampling_statistics(
 
     Args:
         table: The training samples, such as ``datamodule.tables("train")[0]``.
-        samplers: Sampler configs by override; by default each of `SAMPLERS` with its defaults, without
-            ``block_shuffle`` if the images are not in shards.
+        samplers: Sampler configs by override; by default the `SAMPLERS` that suit the table, with their defaults.
         batchings: Batchings by override; by default each of `BATCHINGS` with its defaults.
         batch: Shape of a batch, by default `BatchShape`'s.
         attribute: Attribute whose values are counted, or None for the class.
@@ -256,8 +255,7 @@ def sampling_statistics(
     """
     if num_epochs < 1:
         raise SettingError("num_epochs", num_epochs, "must be at least 1")
-    if samplers is None:
-        samplers = for_table(_shipped_configs("sampler", SAMPLERS), table)
+    samplers = for_table(_shipped_configs("sampler", SAMPLERS), table) if samplers is None else samplers
     batchings = _shipped_configs("batching", BATCHINGS) if batchings is None else batchings
     measures = _Measures(
         table=table,

@@ -49,7 +49,7 @@ class BlockShuffleSampler(SizedSampler):
     Blocks instead of whole shards cost no more cache: with 250 images in a block and 4,500 in a shard,
     ``open_shards=4`` mixes 72 parts of the data set instead of 4, which is much closer to a full shuffle;
     `lit_loader.shuffle_quality` measures it. Neighbours share requests as long as the mixed samples, and at the ends of
-    an epoch half as many again, are needed within 2 GiB of images, or a quarter of ``cache_budget`` if the cache does
+    an epoch half as many again, are needed within 2 GiB of images, or half of ``cache_budget`` if the cache does
     not hold the whole set.
 
     ``repeats`` balances classes without leaving the blocks: all visits of an image in an epoch are made while its
@@ -64,7 +64,7 @@ class BlockShuffleSampler(SizedSampler):
         shards: The shard of each index, integers of any range, ``(num_indices,)``. Indices of one shard should ascend
             as in the shard. Samples of no shard have one number, such as -1, and count as one more shard.
         shard_sizes: Instead of ``shards``, the number of indices of each shard, positive, ``(num_shards,)``, if the
-            indices of each shard are consecutive. Then there is no array over all indices.
+            indices of each shard are consecutive. This saves an array over all indices.
         open_shards: Size of the mix, as a number of shards of mean size.
         block_size: Number of neighbours in a shard that are read together, or None for whole shards. Shards are cut
             into equal blocks of at most this size.
@@ -79,7 +79,7 @@ class BlockShuffleSampler(SizedSampler):
 
     Raises:
         TypeError: If an argument is of the wrong type.
-        ValueError: If there are no shards, a size is below 1, or the repeats are wrong or of another number.
+        ValueError: If the shards are empty, a size is below 1, or the repeats are wrong or of another number.
 
     Source:
         Parts of shards that are shuffled and spread over a range of samples: ``py1e`` of MosaicML Streaming,
@@ -107,7 +107,7 @@ class BlockShuffleSampler(SizedSampler):
             sizes = checked_integers("shard_sizes", shard_sizes)
             refuse_first("shard_sizes", sizes, sizes < 1, rule="be positive", remedy="leave out empty shards")
         if not len(sizes):
-            raise ValueError("there are no shards; give the shard of at least one index")
+            raise ValueError("expected at least one shard, got none; give the shard of each index")
         self._num_indices = int(sizes.sum())
         self.num_shards = len(sizes)
         largest = self._num_indices if block_size is None else checked_int("block_size", block_size, minimum=1)

@@ -175,6 +175,8 @@ class _OpenFile:
 
     def read(self, start: int, length: int) -> bytes:
         """Return ``length`` bytes from ``start`` on, or those before the end of the file."""
+        # An index file may contain any length, and a buffer of that many bytes would be allocated.
+        length = min(length, max(0, os.fstat(self._descriptor).st_size - start))
         data = chunk = os.pread(self._descriptor, length, start)
         # Network file systems may return less, and Linux returns at most 2 GiB.
         while chunk and len(data) < length:

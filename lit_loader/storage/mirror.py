@@ -45,7 +45,7 @@ _logger = logging.getLogger(__name__)
 
 _States = npt.NDArray[np.uint8]
 
-# Files that no reader of annotations opens, and that are often next to a data set: they become placeholders, too.
+# Files that often are next to a data set, and that readers of annotations never open; they also become placeholders.
 _NOT_READ: Final = (
     *(".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar", ".mp4", ".avi", ".mov", ".mkv", ".webm"),
     *(".npy", ".npz", ".pt", ".pth", ".ckpt", ".onnx", ".safetensors", ".h5", ".hdf5", ".parquet", ".tfrecord"),

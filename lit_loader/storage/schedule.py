@@ -147,7 +147,7 @@ class Schedule:
         self.cache = cache
         self.streams: dict[StreamKey, Stream] = {}
         self.budget = cache.budget
-        # Below it, a requested image would wait for ever.
+        # With a smaller budget, a requested image would never be fetched.
         self._least_budget = min(cache.budget, MIN_IMAGES * int(cache.sizes.max(initial=0)))
         self._shrunk_at = -_FULL_DISK_S
         # Victims: READY images of the largest distance when they were listed, and images whose distance has changed

@@ -1,11 +1,11 @@
 """Index of a tar file: names, first bytes and lengths of its files, read from the headers alone.
 
 NOTE [Untrusted headers]
-    A tar file may come from anywhere. Nothing is extracted: names are data, which callers check before they use them
-    as paths.
-    Every number is compared with the size of the file before it is used, and extended headers have a limit of their
-    own, so a forged header costs neither memory nor time. A link or a sparse member has no bytes of its own in the
-    file, and is refused instead of read as something else.
+    A tar file is not trusted. Its files are not extracted: names are data, which callers check before they use
+    them as paths.
+    Every number is compared with the size of the file before it is used, and the extended headers of a member have a
+    limit of their own, so a forged header costs neither memory nor time. A link or a sparse member has no bytes of its
+    own in the file, and is refused instead of read as something else.
 """
 
 from __future__ import annotations
@@ -119,6 +119,7 @@ def _headers(read_at: ReadAt, num_bytes: int, tar_name: str) -> Iterator[_Header
     """Yield the headers of all members, with the values of their extended headers."""
     offset = 0
     extended: dict[str, str] = {}
+    extended_size = 0
     while True:
         block = read_at(offset, _BLOCK)
         if len(block) == _BLOCK and not any(block):
@@ -141,8 +142,11 @@ def _headers(read_at: ReadAt, num_bytes: int, tar_name: str) -> Iterator[_Header
         if info.type == tarfile.GNUTYPE_SPARSE or any(key.startswith(_SPARSE_KEYS) for key in extended):
             raise _error(tar_name, offset, "a sparse member begins there; write the tar file without --sparse")
         if is_pax or is_long:
-            if size > _MAX_EXTENDED_BYTES:
-                raise _error(tar_name, offset, f"an extended header of {size} bytes exceeds {_MAX_EXTENDED_BYTES}")
+            # Headers that no member follows would fill the memory.
+            extended_size += size
+            if extended_size > _MAX_EXTENDED_BYTES:
+                problem = f"extended headers of {extended_size} bytes exceed the limit of {_MAX_EXTENDED_BYTES}"
+                raise _error(tar_name, offset, problem)
             data = read_at(start, size)
             if is_pax:
                 values = _pax_values(data, offset, tar_name)
@@ -156,6 +160,7 @@ def _headers(read_at: ReadAt, num_bytes: int, tar_name: str) -> Iterator[_Header
                 raise _error(tar_name, offset, f"a name has a NUL or more than {_MAX_NAME_BYTES} characters")
             yield _Header(info, member_name, start, size)
             extended = {}
+            extended_size = 0
         offset = start + -(-size // _BLOCK) * _BLOCK
 
 

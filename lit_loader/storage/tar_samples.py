@@ -1,9 +1,15 @@
 """Samples of WebDataset tar files: the range of each image, and the bytes of its annotation.
 
 NOTE [Samples]
-    Members that follow each other and have the same name up to the first dot of its last part are a sample. Its image
-    is the first member whose extension, after that dot, is one of an image. Its annotation is the member ``json`` if
-    that has boxes, else ``cls``, else ``json``. Other members are not read.
+    Members that follow each other and have the same name up to the first dot of its last part are a sample. The text
+    after that dot is the extension, in upper or lower case. The image is the first member with the extension of an
+    image; without one, the first whose extension ends like that, such as ``left.jpg``. The annotation is the member
+    ``json`` if that has boxes, else ``cls``, else ``json``, or one whose extension ends like that. Other members are
+    not read.
+
+NOTE [Two files]
+    Annotations are needed once, to make a table, and may be a hundred times larger than the ranges of the images, which
+    every process needs. So they are stored in a file of their own.
 """
 
 from __future__ import annotations
@@ -38,8 +44,9 @@ class TarSamples:
         object_of: int32 ``(num_samples,)``, number of the tar file.
         starts: int64 ``(num_samples,)``, first byte of each image.
         lengths: int64 ``(num_samples,)``, number of bytes of each image.
-        extensions: Extension of the annotation of each sample, or an empty string without one.
-        annotations: Bytes of each annotation; not trusted.
+        extensions: ``"json"`` or ``"cls"`` for the annotation of each sample, or an empty string without one; an empty
+            list if the annotations were not loaded.
+        annotations: Bytes of each annotation; not trusted. Like ``extensions``, an empty list if not loaded.
         num_without_image: Number of samples without an image, which are left out.
     """
 
@@ -69,7 +76,7 @@ class TarSamples:
         )
 
     def save(self, path: Path, *, key: str) -> None:
-        """Write the samples to an Arrow file.
+        """Write the samples to an Arrow file, and their annotations to another one next to it.
 
         Raises:
             OSError: If the file cannot be written.
@@ -80,27 +87,38 @@ class TarSamples:
             "lengths": self.lengths,
         }
         arrays |= _text_arrays("names", (name.encode("utf-8", "surrogateescape") for name in self.names))
-        arrays |= _text_arrays("extensions", (extension.encode() for extension in self.extensions))
-        arrays |= _text_arrays("annotations", self.annotations)
+        texts = _text_arrays("extensions", (extension.encode() for extension in self.extensions))
+        texts |= _text_arrays("annotations", self.annotations)
+        write_arrays(_annotation_file(path), texts, {"format": _FORMAT, "key": key})
         write_arrays(path, arrays, {"format": _FORMAT, "key": key, "num_without_image": self.num_without_image})
 
     @classmethod
-    def load(cls, path: Path, *, key: str) -> TarSamples:
-        """Read a file of `save`.
+    def load(cls, path: Path, *, key: str, with_annotations: bool = True) -> TarSamples:
+        """Read the files of `save`.
+
+        Args:
+            path: The path of `save`.
+            key: The key of `save`.
+            with_annotations: Also read the annotations.
 
         Raises:
-            CacheError: If the file is missing or damaged, or has another key.
+            CacheError: If a file is missing or damaged, or has another key.
         """
         arrays, header = read_arrays(path, format=_FORMAT, key=key)
+        texts: dict[str, list[bytes]] = {"extensions": [], "annotations": []}
         try:
+            if with_annotations:
+                text_arrays, _ = read_arrays(_annotation_file(path), format=_FORMAT, key=key)
+                texts = {name: _texts(name, text_arrays) for name in texts}
             samples = cls(
                 names=[name.decode("utf-8", "surrogateescape") for name in _texts("names", arrays)],
-                extensions=[extension.decode() for extension in _texts("extensions", arrays)],
-                annotations=_texts("annotations", arrays),
+                extensions=[extension.decode() for extension in texts["extensions"]],
+                annotations=texts["annotations"],
                 num_without_image=int(header["num_without_image"]),
                 **{name: arrays[name] for name in ("object_of", "starts", "lengths")},
             )
-            columns = (samples.object_of, samples.starts, samples.lengths, samples.extensions, samples.annotations)
+            columns: list[Any] = [samples.object_of, samples.starts, samples.lengths]
+            columns += [samples.extensions, samples.annotations] if with_annotations else []
             if any(len(column) != len(samples) for column in columns):
                 raise ValueError("columns have different lengths")
         except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
@@ -118,19 +136,20 @@ def read_samples(read_at: ReadAt, num_bytes: int, *, name: str, image_extensions
         image_extensions: Extensions of images, without a dot.
 
     Raises:
-        AnnotationError: If the file is damaged, see `index_tar`, or an annotation is larger than 16 MiB.
+        AnnotationError: If the file is damaged, see `tar_members`, or an annotation is larger than 16 MiB.
     """
     samples = TarSamples()
     images: list[TarMember] = []
     for members in _grouped(tar_members(read_at, num_bytes, name=name)):
         image: TarMember | None = None
         contents: dict[str, bytes] = {}
-        # Read in the order of the file, for which a store needs the fewest requests.
-        for extension, member in members:
-            if image is None and extension.lower() in image_extensions:
+        # Otherwise in the order of the file, for which a store needs the fewest requests.
+        for extension, member in sorted(members, key=lambda pair: "." in pair[0]):
+            ending = extension.rpartition(".")[2]
+            if image is None and ending in image_extensions:
                 image = member
-            elif extension in _ANNOTATION_EXTENSIONS:
-                contents.setdefault(extension, _content(read_at, member, name))
+            elif ending in _ANNOTATION_EXTENSIONS and ending not in contents:
+                contents[ending] = _content(read_at, member, name)
         if image is None:
             samples.num_without_image += 1
             continue
@@ -148,6 +167,10 @@ def read_samples(read_at: ReadAt, num_bytes: int, *, name: str, image_extensions
     return samples
 
 
+def _annotation_file(path: Path) -> Path:
+    return path.with_suffix(".texts.arrow")
+
+
 def _content(read_at: ReadAt, member: TarMember, tar_name: str) -> bytes:
     if member.length > _MAX_ANNOTATION_BYTES:
         problem = f"an annotation of {member.length} bytes exceeds the limit of {_MAX_ANNOTATION_BYTES}"
@@ -156,7 +179,7 @@ def _content(read_at: ReadAt, member: TarMember, tar_name: str) -> bytes:
 
 
 def _grouped(members: Iterable[TarMember]) -> Iterator[list[tuple[str, TarMember]]]:
-    """Yield the members of each sample with their extensions."""
+    """Yield the members of each sample with their extensions in lower case."""
     sample: list[tuple[str, TarMember]] = []
     last_key: str | None = None
     for member in members:
@@ -167,7 +190,7 @@ def _grouped(members: Iterable[TarMember]) -> Iterator[list[tuple[str, TarMember
             yield sample
             sample = []
         last_key = key
-        sample.append((extension, member))
+        sample.append((extension.lower(), member))
     if sample:
         yield sample
 

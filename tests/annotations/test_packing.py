@@ -17,6 +17,7 @@ from PIL import Image
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.packing import PACKED_KEY, pack_tables, verify_packed
+from lit_loader.annotations.tiling import Tiling, tile_table
 from lit_loader.errors import AnnotationError
 from lit_loader.storage.catalog import Catalog
 from lit_loader.storage.listing import Listing
@@ -421,29 +422,11 @@ def test_webdataset_reads_images_and_records(tmp_path, table):
         ]
 
 
-def test_record_of_regions_has_the_objects_of_the_whole_image(tmp_path):
-    Image.new("RGB", (60, 40)).save(tmp_path / "a.jpg")
-    table = AnnotationTable(
-        root=tmp_path,
-        image_paths=["a.jpg", "a.jpg"],
-        class_names=["x"],
-        widths=[30, 30],
-        heights=[40, 40],
-        regions=[[0, 0, 30, 40], [30, 0, 60, 40]],
-        file_sizes=[[60, 40], [60, 40]],
-        offsets=[0, 1, 2],
-        boxes=[[1, 2, 3, 4], [1, 2, 3, 4]],
-        labels=[0, 0],
-        crowd=[True, False],
-    )
-    assert pack({"train": table}, tmp_path / "packed").num_images == 1
-    with tarfile.open(tmp_path / "packed/shards/train-000000.tar") as tar:
-        record = json.load(tar.extractfile("00000000.json"))
-    assert (record["width"], record["height"]) == (60, 40)
-    assert record["boxes"] == [[1, 2, 3, 4], [31, 2, 33, 4]]
-    assert record["crowd"] == [True, False]
-    stored = AnnotationTable.load(tmp_path / "packed/train.arrow", key=PACKED_KEY)
-    assert stored.shards.tolist() == [0, 0]
+def test_table_of_regions_is_refused_with_the_remedy(tmp_path):
+    table = draw_set(tmp_path / "files", num_images=2, objects=1)
+    tiles = tile_table(table, Tiling(size=32, overlap=0.25))
+    with pytest.raises(AnnotationError, match="regions of images; pack the table of whole images"):
+        pack({"train": tiles}, tmp_path / "packed")
 
 
 def test_image_embedded_in_an_annotation_file_is_refused_with_the_remedy(tmp_path):

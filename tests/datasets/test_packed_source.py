@@ -187,6 +187,17 @@ def test_catalog_that_names_files_elsewhere_is_refused(tmp_path, packed):
         packed(val=None, test=None).tables("train")
 
 
+@pytest.mark.parametrize(("start", "length"), [(0, 2**62), (2**62, 2**62), (10**6, 1)])
+def test_catalog_with_ranges_beyond_a_shard_is_refused(tmp_path, packed, start, length):
+    pack({"train": draw_set(tmp_path / "files", num_images=3)}, tmp_path / "packed")
+    path = tmp_path / "packed/catalog.arrow"
+    catalog = Catalog.load(path)
+    starts = np.append(np.int64(start), catalog.starts[1:])
+    replace(catalog, starts=starts, lengths=np.append(np.int64(length), catalog.lengths[1:])).save(path)
+    with pytest.raises(AnnotationError, match=r"1 images end after their shards, such as one of 'shards/train-000000"):
+        packed(val=None, test=None).tables("train")
+
+
 # -- tar files of other programs --------------------------------------------------------------------------------------
 
 
@@ -245,8 +256,52 @@ def test_numbers_of_classes_are_their_ids(tmp_path, packed):
     names = [*"abcdefghijk"]
     (table,) = packed(train="a.tar", val=None, test=None, class_names=names).tables("train")
     assert [table.class_names[label] for label in table.labels] == ["c", "k", "a"]
-    with pytest.raises(AnnotationError, match=r"class 10 of 'a/10\.png' is not below 3"):
+    with pytest.raises(AnnotationError, match=r"'a/10\.png': class 10 is not below 3"):
         packed(train="a.tar", val=None, test=None, class_names=names[:3]).tables("train")
+
+
+@pytest.mark.parametrize(
+    ("ending", "values", "classes"),
+    [
+        ("cls", ["2", "10", "0"], ["2", "10", "0"]),
+        ("cls", ["002", "10", "00"], ["2", "10", "0"]),
+        ("cls", ["007", "bond", "7"], ["007", "bond", "7"]),
+        ("json", [{"labels": [2]}, {"labels": [10]}, {"labels": [0]}], ["2", "10", "0"]),
+        ("json", [{"names": ["x"]}, {"names": [None], "labels": [1]}, {"names": ["02"]}], ["x", "1", "02"]),
+    ],
+)
+def test_classes_are_names_or_numbers_in_both_members(tmp_path, packed, ending, values, classes):
+    members = {}
+    for number, value in enumerate(values):
+        data = value.encode() if ending == "cls" else record(**value)
+        members |= {f"{number}.png": picture(number), f"{number}.{ending}": data}
+    write_tar(tmp_path / "packed/a.tar", members)
+    (table,) = packed(train="a.tar", val=None, test=None).tables("train")
+    assert [table.class_names[label] for label in table.labels] == classes
+    if "10" in classes:
+        assert table.labels.tolist() == [2, 10, 0]
+
+
+def test_numbers_in_json_are_ids_of_the_given_classes(tmp_path, packed):
+    write_tar(tmp_path / "packed/a.tar", {"1.png": picture(), "1.json": record(labels=[1])})
+    (table,) = packed(train="a.tar", val=None, test=None, class_names=["x", "y"]).tables("train")
+    assert (table.labels.tolist(), table.class_names) == ([1], ("x", "y"))
+
+
+def test_unchanged_tar_files_are_opened_without_their_annotations(tmp_path, packed, monkeypatch):
+    write_tar(tmp_path / "packed/a.tar", {"1.png": picture(), "1.cls": b"x"})
+    settings = {"train": "a.tar", "val": None, "test": None}
+    path = packed(**settings).tables("train")[0].image_path(0)
+    for file in (tmp_path / "cache").rglob("*.texts.arrow"):
+        file.unlink()
+    monkeypatch.setattr("lit_loader.datasets.packed_source.read_samples", None)
+    assert packed(**settings).image_reading(ImageReading()).read(path).shape == (3, 6, 8)
+
+
+def test_braces_in_a_pattern_are_an_error_with_the_remedy(tmp_path, packed):
+    write_tar(tmp_path / "packed/train-0.tar", {"1.png": picture(), "1.cls": b"x"})
+    with pytest.raises(AnnotationError, match=r"train-0\.tar; write numbers as \* or \[0-9\]"):
+        packed(train="train-{0..3}.tar", val=None, test=None).tables("train")
 
 
 def test_index_of_tar_files_is_reused_until_a_file_changes(tmp_path, packed, monkeypatch):
@@ -279,11 +334,27 @@ def test_index_of_tar_files_is_reused_until_a_file_changes(tmp_path, packed, mon
         ({"1.png": picture(), "1.json": b'["boxes"]'}, AnnotationError, "as a JSON object, got list"),
         ({"1.png": picture(), "1.json": b'{"boxes":' * 10_000}, AnnotationError, "as JSON"),
         ({"1.png": picture(), "1.json": record(names=["a", "b"])}, AnnotationError, "a value for each of 1 objects"),
-        ({"1.png": picture(), "1.json": record(names=["a"], boxes=[["x"]])}, AnnotationError, "no valid box"),
-        ({"1.png": picture(), "1.json": record(names=["a"], boxes=[7])}, AnnotationError, "no valid box"),
+        ({"1.png": picture(), "1.json": record(names=["a"], boxes=[["x"]])}, AnnotationError, "no valid class"),
+        ({"1.png": picture(), "1.json": record(names=["a"], boxes=[7])}, AnnotationError, "no valid class"),
         ({"1.png": picture(), "1.json": record(names=["a" * 300])}, AnnotationError, "256"),
-        ({"1.png": picture(), "1.json": record(names=["a"], attributes={"x": [[]]})}, AnnotationError, "no valid box"),
-        ({"1.png": picture(), "1.json": record(names=["a"], keypoints=[[1, 2]])}, AnnotationError, "no valid box"),
+        (
+            {"1.png": picture(), "1.json": record(names=["a"], attributes={"x": [[]]})},
+            AnnotationError,
+            "no valid class",
+        ),
+        ({"1.png": picture(), "1.json": record(names=["a"], keypoints=[[1, 2]])}, AnnotationError, "no valid class"),
+        ({"1.png": picture(), "1.json": record()}, AnnotationError, "class None is neither"),
+        ({"1.png": picture(), "1.json": record(labels=[[1, 2]])}, AnnotationError, "neither a name nor a number"),
+        ({"1.png": picture(), "1.json": record(labels=[True])}, AnnotationError, "class True is neither"),
+        ({"1.png": picture(), "1.json": record(labels=[-1])}, AnnotationError, "class -1 is neither"),
+        *(
+            (
+                {"1.png": picture(), "1.json": record(names=["a"], keypoints=[[[1, 2, state]]])},
+                AnnotationError,
+                "visibility must be 0, 1 or 2",
+            )
+            for state in (300, -1, 2.5, float("nan"))
+        ),
         ({"1.png": picture(), "1.png ": b"", "1.cls": b""}, AnnotationError, "class"),
         ({"1.cls": b"x"}, AnnotationError, "classes are unknown"),
     ],

@@ -82,6 +82,14 @@ def test_one_shard_has_nothing_to_mix():
 def test_batches_without_pairs_are_refused():
     with pytest.raises(SettingError, match="batch_size=1 must be at least 2"):
         shuffle_quality([[0, 1]], [0, 0], batch_size=1)
+    with pytest.raises(TypeError, match=r"`batch_size` must be an int, got 2\.5"):
+        shuffle_quality([[0, 1]], [0, 0], batch_size=2.5)
     for epochs in ([], [[0]]):
         with pytest.raises(ValueError, match="at least one epoch of at least two visits"):
             shuffle_quality(epochs, [0, 0], batch_size=2)
+
+
+@pytest.mark.parametrize("visit", [-1, 2])
+def test_visit_that_is_no_index_of_the_shards_is_refused(visit):
+    with pytest.raises(ValueError, match=rf"must be indices below 2, the number of `shards`, got epochs\[1\]={visit}"):
+        shuffle_quality([[0, visit]], [0, 0], batch_size=2)

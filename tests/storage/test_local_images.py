@@ -86,6 +86,15 @@ def test_short_and_missing_files_are_named(tmp_path):
     assert store.read("images/0.jpg") == data_by_path["images/0.jpg"]
 
 
+@pytest.mark.parametrize(("start", "length"), [(0, 2**62), (2**62, 2**62), (0, 1 << 44)])
+def test_range_beyond_a_file_allocates_nothing(tmp_path, start, length):
+    store, _ = shards_of(tmp_path)
+    store.catalog.starts[0] = start
+    store.catalog.lengths[0] = length
+    with pytest.raises(ImageError, match=r"the file ends after \d+ of \d+ bytes of the image"):
+        store.read("images/0.jpg")
+
+
 def test_copies_have_equal_keys(tmp_path):
     store, data_by_path = shards_of(tmp_path)
     keys = {path: store.copy_key(path) for path in data_by_path}

@@ -8,7 +8,7 @@ import tarfile
 
 import pytest
 
-from lit_loader.errors import AnnotationError
+from lit_loader.errors import AnnotationError, CacheError
 from lit_loader.storage.tar_index import open_tar, tar_members, windowed
 from lit_loader.storage.tar_samples import TarSamples, read_samples
 
@@ -80,6 +80,7 @@ def padded(data):
 PAX_SIZE = b"19 size=9999999999\n"
 EXTENDED = header(kind=tarfile.XHDTYPE, size=len(PAX_SIZE)) + padded(PAX_SIZE)
 ZEROS = bytes(1024)
+LARGE_EXTENDED = header(kind=tarfile.XGLTYPE, size=512 << 10) + bytes(512 << 10)
 FORGED = {  # bytes after the first member, position of the header at fault there, message
     "size beyond the end": (header(size=10**9) + ZEROS, 0, "1000000000 bytes begins there, but only 1024"),
     "negative size": (header(size=b"\xff" * 12) + ZEROS, 0, "truncated or damaged"),
@@ -94,8 +95,9 @@ FORGED = {  # bytes after the first member, position of the header at fault ther
     "extended header of 2 MiB": (
         header(kind=tarfile.GNUTYPE_LONGNAME, size=2 << 20) + bytes(2 << 20) + ZEROS,
         0,
-        "exceeds 1048576",
+        "exceed the limit of 1048576",
     ),
+    "many extended headers without a member": (LARGE_EXTENDED * 3 + ZEROS, len(LARGE_EXTENDED) * 2, "exceed the limit"),
     "symbolic link": (header(kind=tarfile.SYMTYPE, linkname="/etc/passwd") + ZEROS, 0, "symbolic link.*--dereference"),
     "hard link": (header(kind=tarfile.LNKTYPE, linkname="a.jpg") + ZEROS, 0, "hard link"),
     "sparse member": (header(kind=tarfile.GNUTYPE_SPARSE) + ZEROS, 0, "sparse"),
@@ -132,7 +134,7 @@ def test_sample_has_the_first_image_and_the_annotation_of_its_members(tmp_path):
         "x/1.png": b"second",
         "x/1.json": b'{"caption": "none"}',
         "x/1.cls": b"3",
-        "2.seg.png": b"mask",
+        "2.txt": b"caption",
         "3.json": b'{"boxes": []}',
         "3.cls": b"1",
         "3.jpeg": b"third",
@@ -155,6 +157,40 @@ def test_sample_has_the_first_image_and_the_annotation_of_its_members(tmp_path):
         b"fourth",
     ]
     assert loaded.num_without_image == 2
+    assert len(TarSamples.joined([loaded, loaded])) == 12
+
+
+def test_upper_case_and_the_ends_of_extensions_count():
+    files = {
+        "1.JPG": b"image",
+        "1.CLS": b"7",
+        "2.Json": b'{"boxes": []}',
+        "2.left.PNG": b"left",
+        "2.right.PNG": b"right",
+        "3.mask.png": b"mask",
+        "3.meta.json": b"{}",
+        "3.jpg": b"image",
+        "3.json": b'{"boxes": [1]}',
+        "4.v2.jpg": b"image",
+        "4.v2.cls": b"9",
+    }
+    data = tar_of(tarfile.GNU_FORMAT, files)
+    samples = read_samples(reader(data), len(data), name="x.tar", image_extensions={"jpg", "png"})
+    assert samples.names == ["1.JPG", "2.left.PNG", "3.jpg", "4.v2.jpg"]
+    assert samples.annotations == [b"7", b'{"boxes": []}', b'{"boxes": [1]}', b"9"]
+    assert samples.num_without_image == 0
+
+
+def test_ranges_are_loaded_without_annotations(tmp_path):
+    data = tar_of(tarfile.GNU_FORMAT, {"1.jpg": b"image", "1.cls": b"7"})
+    samples = read_samples(reader(data), len(data), name="x.tar", image_extensions={"jpg"})
+    path = tmp_path / "samples.arrow"
+    samples.save(path, key="k")
+    (tmp_path / "samples.texts.arrow").unlink()
+    loaded = TarSamples.load(path, key="k", with_annotations=False)
+    assert (loaded.names, loaded.lengths.tolist(), loaded.annotations) == (["1.jpg"], [5], [])
+    with pytest.raises(CacheError, match="does not exist"):
+        TarSamples.load(path, key="k")
 
 
 def test_annotation_of_a_huge_size_is_refused():

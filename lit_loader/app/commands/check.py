@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.app.commands.packed_sets import read_with_images
 from lit_loader.app.commands.printing import print_lines, print_table
 from lit_loader.app.commands.reading import named_splits, read_broken_sets
-from lit_loader.app.commands.roots import reading_of
 from lit_loader.app.commands.settings import UsageError, as_option, parse_actions
 from lit_loader.errors import SettingError, message_of
 from lit_loader.images import ImageReading
@@ -57,8 +57,7 @@ def check(arguments: argparse.Namespace) -> int:
             ignored_kinds=arguments.ignored_kinds,
             accepted_kinds=parse_actions(arguments.policy),
         )
-        tables = read_broken_sets(arguments, splits)
-        reading = reading_of(arguments)
+        tables, reading = read_with_images(arguments, splits, read_broken_sets)
         findings = check_tables(
             tables, settings=settings, reading=reading, num_workers=arguments.num_workers, progress=arguments.progress
         )

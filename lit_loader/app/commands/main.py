@@ -163,6 +163,7 @@ def _check(arguments: argparse.Namespace) -> int:
       lit-loader check faces-xml
       lit-loader check voc faces-xml train val test --strict --ignore rare_class
       lit-loader check coco coco train=train.json val=val.json --no-decode --json
+      lit-loader check packed s3://bucket/faces-packed train val
 
     Decodes every image, and checks images, boxes, points and sets. Prints each kind of finding with its worst example
     and a remedy, and writes them to a page with pictures, by default check.html in the current folder (--json writes
@@ -248,7 +249,7 @@ def _pack(arguments: argparse.Namespace) -> int:
       lit-loader pack --to s3://bucket/coco --verify
       lit-loader train experiment=landmarks dataset=packed dataset.root=faces-packed
 
-    Images are stored as they are, byte by byte, in shards/SET-000000.tar, each with a JSON object of its annotations.
+    The bytes of the images do not change. They are in shards/SET-000000.tar, each with a JSON object of annotations.
     SET.arrow holds the annotations of a set, and catalog.arrow the place of each image; they are written last. Equal
     data give equal files. A run that was stopped continues when the same command is given again.
 

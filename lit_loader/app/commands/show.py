@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats.parallel import status_spinner
+from lit_loader.app.commands.packed_sets import read_with_images
 from lit_loader.app.commands.printing import print_lines
 from lit_loader.app.commands.reading import named_splits, read_broken_sets, read_sets
-from lit_loader.app.commands.roots import reading_of
 from lit_loader.app.commands.settings import UsageError, as_option, usage_errors
 from lit_loader.datasets import Stage
 from lit_loader.errors import AnnotationError, SettingError, message_of
@@ -88,13 +88,13 @@ def _annotations(arguments: argparse.Namespace) -> Gallery:
             raise UsageError(f"--split {arguments.split!r} is not one of the sets {', '.join(splits)}")
         splits = {arguments.split: splits[arguments.split]}
     # The findings are about the sets as check reads them.
-    tables = read_sets(arguments, splits) if findings is None else read_broken_sets(arguments, splits)
+    read = read_sets if findings is None else read_broken_sets
+    tables, reading = read_with_images(arguments, splits, read)
     if not any(table.num_images for table in tables.values()):
         raise AnnotationError(f"the sets {', '.join(tables)} have no images", path=arguments.root)
     if arguments.mirrored:
         tables = _with_pairs(tables)
     num_images = arguments.num or _NUM_IMAGES
-    reading = reading_of(arguments)
     show_set = partial(show_mirrored if arguments.mirrored else show_table, num_images=num_images, reading=reading)
     with status_spinner("Drawing", progress=arguments.progress), usage_errors():
         if findings is not None:

@@ -189,7 +189,7 @@ def test_real_sets_are_summarised(command, shared_data, tmp_path):
 
 def test_packed_sets_have_the_quality_of_their_shuffles(command, faces):
     names = ("train=train.txt", "val=val.txt")
-    command("pack", "keypoints_txt", "faces", *names, *READ, "--to", "packed", "--shard-size", "1KiB")
+    command("pack", "keypoints_txt", "faces", *names, *READ, "--to", "packed", "--shard-size", "20KiB")
     words = ("packed", "packed", "train", "val", "--no-progress", "--sampler", "block_shuffle open_shards=1")
     lines = lines_of(command("stats", *words))
     assert "override score pairs of a shard class deviation epoch correlation" in lines
@@ -203,6 +203,8 @@ def test_packed_sets_have_the_quality_of_their_shuffles(command, faces):
     assert sampling["sampler=random"]["shuffle"]["score"] == pytest.approx(scores["sampler=random"], abs=5e-4)
     command("stats", *words, "--option", "a=1", code=2)
     assert "--option and --policy are for annotation files" in command.err
+    assert "images, " in lines_of(command("check", "packed", "packed", "train", "--no-page", "--no-progress"))[-1]
+    assert command("show", "packed", "packed", "val", "--num", "1", "--out", "b.png").startswith("1 picture in b.png")
 
 
 def test_files_have_no_block_order_unless_it_is_asked_for(command, faces):
