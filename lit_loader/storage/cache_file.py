@@ -8,8 +8,6 @@ NOTE [Reboots]
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import mmap
 import os
 import shutil
@@ -26,6 +24,7 @@ import numpy.typing as npt
 from lit_loader.errors import CacheError
 from lit_loader.foundation.escaping import printable
 from lit_loader.storage.catalog import Catalog
+from lit_loader.storage.holes import punch_hole
 from lit_loader.storage.protocol import ALIGNMENT, HEADER_BYTES, State, boot_id, data_offsets
 from lit_loader.types import IndexArray
 
@@ -35,7 +34,6 @@ MIN_IMAGES: Final = 4
 """Number of images of the largest size that a budget must hold, so that requests never wait for each other."""
 
 _MAGIC: Final = int.from_bytes(b"LLCACHE1", "little")
-_PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
 _STATE_BITS: Final = 0x03
 _MAX_ERROR_BYTES: Final = 4096
 
@@ -295,19 +293,14 @@ class CacheWriter:
 
     def _punch(self, offset: int, num_bytes: int) -> None:
         # Without holes the budget has room for all images, see `_checked_budget`.
-        if not num_bytes or self._hole_problem:
-            return
-        while _fallocate(self._data, _PUNCH_HOLE_KEEP_SIZE, offset, num_bytes):
-            code = ctypes.get_errno()
-            if code != errno.EINTR:
-                raise OSError(code, os.strerror(code), str(self.folder / "data"))
+        if num_bytes and not self._hole_problem:
+            punch_hole(self._data, offset, num_bytes)
 
     def _try_hole(self) -> str:
         """Return why the file system cannot free parts of a file, or an empty text if it can."""
-        self._hole_problem = ""
         try:
             # Behind the last image, where nothing is lost.
-            self._punch(int(self.offsets[-1]), ALIGNMENT)
+            punch_hole(self._data, int(self.offsets[-1]), ALIGNMENT)
         except OSError as error:
             return error.strerror or "unknown error"
         return ""
@@ -405,14 +398,3 @@ def _checked_offsets(folder: Path, catalog: Catalog) -> IndexArray:
     if (np.diff(offsets) < 0).any() or float(np.sum(catalog.lengths, dtype=np.float64)) >= 2.0**62:
         raise CacheError(f"the images of {folder / 'catalog.arrow'} are too large; delete {folder}")
     return offsets
-
-
-def _fallocate(descriptor: int, mode: int, offset: int, num_bytes: int) -> int:
-    """Call ``fallocate(2)``, which Python has no name for; the error code is in ``ctypes.get_errno()``."""
-    if _LIBC_FALLOCATE is None:
-        ctypes.set_errno(errno.EOPNOTSUPP)
-        return -1
-    return int(_LIBC_FALLOCATE(descriptor, mode, ctypes.c_int64(offset), ctypes.c_int64(num_bytes)))
-
-
-_LIBC_FALLOCATE: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)

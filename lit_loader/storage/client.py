@@ -65,7 +65,7 @@ class StorageClient:
         if link.ignored:
             names = ", ".join(link.ignored)
             rule = f"another run uses the same fetch process with other values of {names}, which stay in force"
-            warnings.warn(f"{link.url}: {rule}", UserWarning, stacklevel=4)
+            warnings.warn(f"{link.url}: {rule}", UserWarning, stacklevel=3)
 
     @property
     def error(self) -> Exception | None:

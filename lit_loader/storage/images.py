@@ -295,7 +295,7 @@ class RemoteImages(ImageStore):
         """Request an image until it is in the cache, and return it."""
         pause_s = 0.0002
         next_request = 0.0
-        num_ticks = -1
+        last_ticks = -1
         last_tick = time.monotonic()
         # A failure of an earlier time, while the store was away, must not be the answer to this request. The state of
         # the next failure has another generation.
@@ -316,7 +316,9 @@ class RemoteImages(ImageStore):
                     self._requests.send(encode_request(slot, forget=True))
                 self._requests.send(encode_request(slot))
                 # A process that was stopped still takes requests.
-                if num_ticks != (num_ticks := self._cache.num_ticks()):
+                num_ticks = self._cache.num_ticks()
+                if num_ticks != last_ticks:
+                    last_ticks = num_ticks
                     last_tick = now
                 elif now - last_tick > _MAX_SILENCE_S:
                     raise self._silence(slot)

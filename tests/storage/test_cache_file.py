@@ -163,11 +163,10 @@ def test_budget_below_four_images_is_refused(folder):
 
 
 def test_file_system_without_holes_needs_room_for_all_images(folder, monkeypatch):
-    def refuse(*_: int) -> int:
-        cache_file.ctypes.set_errno(errno.EOPNOTSUPP)
-        return -1
+    def refuse(*_: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
-    monkeypatch.setattr(cache_file, "_fallocate", refuse)
+    monkeypatch.setattr(cache_file, "punch_hole", refuse)
     with pytest.raises(CacheError, match=r"cannot free parts of a file .*; choose cache_dir on a local disk"):
         open_writer(folder, 50_000)
     writer = open_writer(folder)

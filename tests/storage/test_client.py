@@ -79,6 +79,8 @@ class FakeFetchProcess:
         self._acceptor.join()
         self._listener.close()
         self.drop()
+        while not self._connections.empty():
+            self._connections.get().close()
 
     def _accept(self):
         """Greet clients, which wait for it."""
