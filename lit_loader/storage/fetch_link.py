@@ -184,7 +184,7 @@ class FetchLink:
                     self._replay()
                 self._follow_commands()
                 self._wait(0 if self._send_some() else None)
-            # Of any kind: without this thread nobody starts the fetch process again.
+            # Errors of any kind, because no other thread starts the fetch process again.
             except Exception as error:
                 # The fetch process has ended, or could not be started; see NOTE [One fetch process a host].
                 is_connected = self._connection is not None

@@ -122,8 +122,8 @@ class FetchProcess:
                 self._schedule.restore_budget()
                 if not self._is_needed():
                     break
-        # Before the cache is written to the disk, which may take long: nobody must wait for an answer meanwhile. The
-        # names of the sockets remain, as they may be those of another process after the folder was deleted.
+        # No client must wait for an answer while the cache is written to the disk, which may take long. The sockets
+        # keep their names, because another process may have bound them after the folder was deleted.
         for listener in (control, requests, *self._messages):
             listener.close()
         self._fetcher.close()
@@ -196,7 +196,7 @@ class FetchProcess:
             connection.sendall(encode_message(MessageKind.STATS, message.stream, payload))
 
     def _greet(self, client: Greeting) -> Answer:
-        """Compare the settings of a new client with those of this process.
+        """Compare the settings of a new client with the settings of this process.
 
         Raises:
             ConnectionError: If the client shall start another process.

@@ -406,7 +406,8 @@ def test_descriptors_above_1023_are_served(folder, listener, monkeypatch):
     monkeypatch.setattr(fetch_link, "connect", connect)
     store = store_of(folder)
     try:
-        store.open_stream().begin(iter([np.array([1], dtype=np.int32)]))
+        stream = store.open_stream()
+        stream.begin(iter([np.array([1], dtype=np.int32)]))
         assert listener.next(2)[1] == ("EXTEND", [1])
     finally:
         store.close()
@@ -422,7 +423,8 @@ def test_client_that_is_collected_in_its_thread_ends_quietly(folder, listener, m
         store.close()
         yield np.array([1], dtype=np.int32)
 
-    store.open_stream().begin(blocks())
+    stream = store.open_stream()
+    stream.begin(blocks())
     assert [kind for kind, _ in listener.next(9)] == ["BEGIN"]
     while any(thread.name == "lit_loader_storage" for thread in threading.enumerate()):
         time.sleep(0.001)
