@@ -21,9 +21,9 @@ def punch_hole(descriptor: int, offset: int, num_bytes: int) -> None:
     Raises:
         OSError: If the file system cannot do it.
     """
-    code = errno.EOPNOTSUPP if _FALLOCATE is None else errno.EINTR
-    while code == errno.EINTR:
-        if not _FALLOCATE(descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(num_bytes)):
-            return
+    if _FALLOCATE is None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+    while _FALLOCATE(descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(num_bytes)):
         code = ctypes.get_errno()
-    raise OSError(code, os.strerror(code))
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code))
