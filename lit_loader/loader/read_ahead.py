@@ -70,7 +70,8 @@ class ReadAhead:
         if streams is None or start or (streams.next_epoch, streams.order) != (epoch, order):
             if streams is not None:
                 streams.close()
-            streams = EpochStreams(self._slots_by_store, order)
+            num_prefetched = order.batch_size * spec.num_workers * (spec.prefetch_factor or 0)
+            streams = EpochStreams(self._slots_by_store, order, num_prefetched)
             if not streams.streams:
                 return None
             streams.begin(epoch, start)
@@ -167,9 +168,11 @@ class EpochStreams:
         next_epoch: The epoch that follows in the streams.
     """
 
-    def __init__(self, slots_by_store: list[tuple[ImageStore, npt.NDArray[np.int32]]], order: _RankOrder) -> None:
+    def __init__(
+        self, slots_by_store: list[tuple[ImageStore, npt.NDArray[np.int32]]], order: _RankOrder, num_prefetched: int
+    ) -> None:
         self.order = order
-        streams = [(store.open_stream(), slots) for store, slots in slots_by_store]
+        streams = [(store.open_stream(num_prefetched), slots) for store, slots in slots_by_store]
         self.streams: list[tuple[SlotStream, npt.NDArray[np.int32]]] = [
             (stream, slots) for stream, slots in streams if stream is not None
         ]

@@ -8,8 +8,6 @@ NOTE [Reboots]
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import mmap
 import os
 import shutil
@@ -26,7 +24,8 @@ import numpy.typing as npt
 from lit_loader.errors import CacheError
 from lit_loader.foundation.escaping import printable
 from lit_loader.storage.catalog import Catalog
-from lit_loader.storage.protocol import ALIGNMENT, HEADER_BYTES, State, data_offsets
+from lit_loader.storage.holes import punch_hole
+from lit_loader.storage.protocol import ALIGNMENT, HEADER_BYTES, State, boot_id, data_offsets
 from lit_loader.types import IndexArray
 
 __all__ = ["CacheFile", "CacheWriter", "MIN_IMAGES"]
@@ -35,10 +34,8 @@ MIN_IMAGES: Final = 4
 """Number of images of the largest size that a budget must hold, so that requests never wait for each other."""
 
 _MAGIC: Final = int.from_bytes(b"LLCACHE1", "little")
-_PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
 _STATE_BITS: Final = 0x03
 _MAX_ERROR_BYTES: Final = 4096
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class _Field(IntEnum):
@@ -51,6 +48,7 @@ class _Field(IntEnum):
     CLEAN = 5
     USED_BYTES = 6
     PEAK_BYTES = 7
+    NUM_TICKS = 8
 
 
 class _Files:
@@ -127,10 +125,18 @@ class CacheFile:
         Raises:
             CacheError: If the files are damaged.
         """
+        return State(self.state_byte(slot) & _STATE_BITS)
+
+    def state_byte(self, slot: int) -> int:
+        """Return generation and state of an image; 0 while no fetch process has made the files."""
         files = self._files or self._open()
-        if files is None:
-            return State.ABSENT
-        return State(files.states[HEADER_BYTES + slot] & _STATE_BITS)
+        return 0 if files is None else files.states[HEADER_BYTES + slot]
+
+    def num_ticks(self) -> int:
+        """Return a number that changes every half second while a fetch process lives and does not hang."""
+        files = self._files or self._open()
+        place = 8 * _Field.NUM_TICKS
+        return -1 if files is None else int.from_bytes(files.states[place : place + 8], "little", signed=True)
 
     def error_text(self, slot: int) -> str:
         """Return the reason why an image could not be fetched."""
@@ -191,6 +197,7 @@ class CacheWriter:
         self._header = np.frombuffer(self._map, np.int64, HEADER_BYTES // 8)
         self._data = os.open(folder / "data", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._close_data = weakref.finalize(self, os.close, self._data)
+        self._hole_problem = self._try_hole()
         self._forget_interrupted()
         self.budget = self._checked_budget(budget)
         self._header[_Field.PEAK_BYTES] = 0
@@ -258,6 +265,10 @@ class CacheWriter:
             self._set(slot, State.ABSENT)
             (self.folder / "errors" / str(slot)).unlink(missing_ok=True)
 
+    def tick(self) -> None:
+        """Show readers that the fetch process lives."""
+        self._header[_Field.NUM_TICKS] += 1
+
     def close(self) -> None:
         """Write everything to the disk, so that it outlives a reboot."""
         os.fsync(self._data)
@@ -281,12 +292,18 @@ class CacheWriter:
         self._header[_Field.PEAK_BYTES] = max(used_bytes, int(self._header[_Field.PEAK_BYTES]))
 
     def _punch(self, offset: int, num_bytes: int) -> None:
-        if not num_bytes:
-            return
-        while _fallocate(self._data, _PUNCH_HOLE_KEEP_SIZE, offset, num_bytes):
-            code = ctypes.get_errno()
-            if code != errno.EINTR:
-                raise OSError(code, os.strerror(code), str(self.folder / "data"))
+        # Without holes the budget has room for all images, see `_checked_budget`.
+        if num_bytes and not self._hole_problem:
+            punch_hole(self._data, offset, num_bytes)
+
+    def _try_hole(self) -> str:
+        """Return why the file system cannot free parts of a file, or an empty text if it can."""
+        try:
+            # Behind the last image, where nothing is lost.
+            punch_hole(self._data, int(self.offsets[-1]), ALIGNMENT)
+        except OSError as error:
+            return error.strerror or "unknown error"
+        return ""
 
     def _map_states(self) -> mmap.mmap:
         """Map the states, after making them if they are missing or damaged."""
@@ -312,7 +329,7 @@ class CacheWriter:
         """Make images ABSENT whose bytes may be incomplete: of an interrupted run, or after a crash of the host."""
         size = int(self.offsets[-1])
         status = os.fstat(self._data)
-        boot = _boot_id()
+        boot = np.frombuffer(bytes.fromhex(boot_id()).ljust(16, b"\0"), dtype=np.int64)
         is_same_boot = bool(boot.any()) and bool((self._header[_Field.BOOT_ID : _Field.BOOT_ID + 2] == boot).all())
         is_clean = bool(self._header[_Field.CLEAN])
         ready = self.mask(State.READY)
@@ -320,6 +337,8 @@ class CacheWriter:
             ready[:] = False
         generations = self.states & ~np.uint8(_STATE_BITS)
         self._header[_Field.CLEAN] = 0
+        # After a loss of power, later states must not be on the disk with the old flag.
+        self._map.flush(0, HEADER_BYTES)
         self.states[~ready] = generations[~ready] + 4  # modulo 256
         self._header[_Field.BOOT_ID : _Field.BOOT_ID + 2] = boot
         if not ready.any():
@@ -328,7 +347,10 @@ class CacheWriter:
         try:
             os.ftruncate(self._data, size)
         except OSError as error:
-            raise CacheError(f"{self.folder} cannot have a file of {size} bytes ({error.strerror})") from None
+            raise CacheError(
+                f"{self.folder} cannot have a file of {size} bytes ({error.strerror})",
+                remedy="choose cache_dir on xfs, or another file system with larger files; ext4 has up to 16 TiB",
+            ) from None
         if ready.any() and not is_clean:
             self._punch_gaps(ready)
         shutil.rmtree(self.folder / "errors", ignore_errors=True)
@@ -353,15 +375,12 @@ class CacheWriter:
                 f"cache_budget={budget} bytes is too small for images of up to {int(self.sizes.max())} bytes",
                 remedy=f"allow at least {least} bytes",
             )
-        try:
-            # Behind the last image, where nothing is lost.
-            self._punch(total, ALIGNMENT)
-        except OSError as error:
+        if self._hole_problem:
             raise CacheError(
-                f"the file system of {self.folder} cannot free parts of a file ({error.strerror}), so a cache_budget "
-                f"of {budget} bytes would be exceeded",
+                f"the file system of {self.folder} cannot free parts of a file ({self._hole_problem}), so a "
+                f"cache_budget of {budget} bytes would be exceeded",
                 remedy=f"choose cache_dir on a local disk (ext4, xfs, btrfs, tmpfs), or allow {total} bytes",
-            ) from None
+            )
         return budget
 
     def _shrink(self) -> None:
@@ -379,23 +398,3 @@ def _checked_offsets(folder: Path, catalog: Catalog) -> IndexArray:
     if (np.diff(offsets) < 0).any() or float(np.sum(catalog.lengths, dtype=np.float64)) >= 2.0**62:
         raise CacheError(f"the images of {folder / 'catalog.arrow'} are too large; delete {folder}")
     return offsets
-
-
-def _boot_id() -> npt.NDArray[np.int64]:
-    """Return the id of this boot of the host, int64 ``(2,)``, zeros if the system has none."""
-    try:
-        digits = _BOOT_ID.read_text().strip().replace("-", "")
-        return np.frombuffer(bytes.fromhex(digits)[:16].ljust(16, b"\0"), dtype=np.int64)
-    except (OSError, ValueError):
-        return np.zeros(2, dtype=np.int64)
-
-
-def _fallocate(descriptor: int, mode: int, offset: int, num_bytes: int) -> int:
-    """Call ``fallocate(2)``, which Python has no name for; the error code is in ``ctypes.get_errno()``."""
-    if _LIBC_FALLOCATE is None:
-        ctypes.set_errno(errno.EOPNOTSUPP)
-        return -1
-    return int(_LIBC_FALLOCATE(descriptor, mode, ctypes.c_int64(offset), ctypes.c_int64(num_bytes)))
-
-
-_LIBC_FALLOCATE: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)

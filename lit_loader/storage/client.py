@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import warnings
 import weakref
 from contextlib import suppress
 from itertools import count
@@ -18,33 +19,16 @@ from pathlib import Path
 from queue import Empty
 from typing import Any, Final
 
-from lit_loader.errors import CacheError, StorageError
-from lit_loader.foundation.escaping import printable
+from lit_loader.errors import StorageError
 from lit_loader.storage.catalog import Catalog
 from lit_loader.storage.fetch_link import Blocks, FetchLink, SlotOrder
 from lit_loader.storage.protocol import MessageKind
 from lit_loader.storage.settings import StorageSettings
 
-__all__ = ["CATALOG_NAME", "SlotStream", "StorageClient", "save_catalog"]
+__all__ = ["SlotStream", "StorageClient"]
 
-CATALOG_NAME: Final = "catalog.arrow"
 _ANSWER_S: Final = 2.0
 _MAX_QUESTIONS: Final = 6
-
-
-def save_catalog(catalog: Catalog, folder: Path) -> None:
-    """Create the folder of a cache, accessible only to the user, and write its catalog if it is missing.
-
-    Raises:
-        CacheError: If the folder cannot be written.
-    """
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not (folder / CATALOG_NAME).exists():
-            catalog.save(folder / CATALOG_NAME)
-    except OSError as error:
-        remedy = "free disk space, or choose another cache_dir"
-        raise CacheError(f"{folder} cannot be written: {error.strerror or error}", remedy=remedy) from error
 
 
 class StorageClient:
@@ -66,34 +50,45 @@ class StorageClient:
     """
 
     def __init__(self, catalog: Catalog, settings: StorageSettings | None, folder: Path) -> None:
-        save_catalog(catalog, folder)
         self._pid = os.getpid()
         self._streams = count()
         self._window = 64 if settings is None else settings.window
-        self._link = link = FetchLink(folder, settings, printable(catalog.root))
+        self._link = link = FetchLink(catalog, settings, folder)
+        thread = threading.Thread(target=link.run, name="lit_loader_storage", daemon=True)
         try:
             link.connect()
+            thread.start()
         except BaseException:
             link.disconnect()
             raise
-        thread = threading.Thread(target=link.run, name="lit_loader_storage", daemon=True)
         self._finalizer = weakref.finalize(self, _end, link, thread, self._pid)
-        thread.start()
+        if link.ignored:
+            names = ", ".join(link.ignored)
+            rule = f"another run uses the same fetch process with other values of {names}, which stay in force"
+            warnings.warn(f"{link.url}: {rule}", UserWarning, stacklevel=3)
+
+    @property
+    def error(self) -> Exception | None:
+        """Error of the last attempt to start a fetch process, or None after a success."""
+        return self._link.error
 
     @property
     def is_usable(self) -> bool:
         """True if the client is open, and belongs to this process."""
         return self._finalizer.alive and self._pid == os.getpid()
 
-    def open_stream(self) -> SlotStream:
+    def open_stream(self, num_prefetched: int = 0) -> SlotStream:
         """Return a new stream, without any slots yet.
+
+        Args:
+            num_prefetched: Number of samples that workers may read ahead of delivery; the window follows these.
 
         Raises:
             StorageError: If the fetch process has ended and cannot be started again.
         """
         if self._link.error is not None:
             raise self._link.error
-        return SlotStream(self._link, next(self._streams), self._window)
+        return SlotStream(self._link, next(self._streams), self._window + num_prefetched)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the fetch process.
@@ -132,8 +127,9 @@ class SlotStream:
         self._number = number
         # Each report wakes the thread, so they are sent in steps.
         self._step = max(1, window // 8)
+        self._window = window
         self._next_report = 0
-        self._order = SlotOrder()
+        self._order = SlotOrder(window)
         self._finalizer = weakref.finalize(self, link.command, MessageKind.CLOSE, number)
         # At exit the client disconnects, which ends all streams.
         self._finalizer.atexit = False
@@ -145,9 +141,9 @@ class SlotStream:
             blocks: int32 arrays of slots, -1 for samples without an image of the store; they are computed in a thread
                 when they are needed.
         """
-        self._order = SlotOrder(blocks)
+        self._order = SlotOrder(self._window, blocks)
         self._next_report = self._step
-        self._link.command(MessageKind.RESTART, self._number, self._order)
+        self._link.command(MessageKind.BEGIN, self._number, self._order)
 
     def extend(self, blocks: Blocks) -> None:
         """Append slots to the order."""
@@ -173,7 +169,6 @@ def _end(link: FetchLink, thread: threading.Thread, pid: int) -> None:
         link.disconnect()
         return
     link.stop()
-    # A finalizer may run in the thread itself.
+    # A finalizer may run in the thread itself, which closes the descriptors at its end.
     if thread is not threading.current_thread():
         thread.join()
-    link.disconnect()

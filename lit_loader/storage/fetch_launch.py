@@ -12,50 +12,73 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from lit_loader.errors import StorageError
-from lit_loader.foundation.byte_sizes import byte_count
+from lit_loader.errors import CacheError, StorageError
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.extras import require
+from lit_loader.storage.catalog import Catalog
+from lit_loader.storage.greeting import Greeting
 from lit_loader.storage.protocol import EXIT_FAILED, EXIT_LOCKED
 from lit_loader.storage.settings import StorageSettings, hide_secrets
 
-__all__ = ["FetchLaunch"]
+__all__ = ["CATALOG_NAME", "FetchLaunch", "save_catalog"]
 
+CATALOG_NAME: Final = "catalog.arrow"
 _MAX_REASON_BYTES: Final = 2000
+_UNKNOWN_CODE: Final = 256
+
+
+def save_catalog(catalog: Catalog, folder: Path) -> None:
+    """Create the folder of a cache, accessible only to the user, and write its catalog if it is missing.
+
+    Raises:
+        CacheError: If the folder cannot be written.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not (folder / CATALOG_NAME).exists():
+            catalog.save(folder / CATALOG_NAME)
+    except OSError as error:
+        remedy = "free disk space, or choose another cache_dir"
+        raise CacheError(f"{folder} cannot be written: {error.strerror or error}", remedy=remedy) from error
 
 
 class FetchLaunch:
-    """Start a fetch process.
+    """Start a fetch process, after making its folder if that is missing.
 
     Owns: a thread that waits for the end of the process, which would remain as a zombie otherwise, and the file with
         its messages until then.
 
     Args:
-        folder: Folder of the cache, with its catalog.
+        catalog: Where each image is.
         settings: How to reach the store.
-        url: URL of the store for messages.
+        folder: Folder of the cache.
 
     Raises:
         ImportError: If obstore is not installed.
+        CacheError: If the folder cannot be written.
         OSError: If no process can be started.
+        RuntimeError: If no thread can be started.
     """
 
-    def __init__(self, folder: Path, settings: StorageSettings, url: str) -> None:
+    def __init__(self, catalog: Catalog, settings: StorageSettings, folder: Path) -> None:
         # Training processes must not import it, see `lit_loader.storage`.
         if find_spec("obstore") is None:
             require("obstore", "storage")
-        self._url = url
+        # Somebody may have deleted the folder during the run.
+        save_catalog(catalog, folder)
+        self._url = printable(catalog.root)
         self._settings = settings
-        data = settings.to_json() | {"cache_budget": byte_count(settings.cache_budget)}
+        sent_settings = Greeting.of(settings).settings
+        assert sent_settings is not None
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115 # closed by `close`
         self._exit_code: int | None = None
-        pid = _spawn(folder, (json.dumps(data) + "\n").encode(), self._messages.fileno())
+        pid = _spawn(folder, (json.dumps(sent_settings.to_json()) + "\n").encode(), self._messages.fileno())
         threading.Thread(target=self._wait, args=(pid,), name="lit_loader_fetch_end", daemon=True).start()
 
     @property
     def lost_election(self) -> bool:
         """True if the process has ended because another one has the lock of the folder."""
-        return self._exit_code == EXIT_LOCKED
+        return self._end_code() == EXIT_LOCKED
 
     def check(self) -> None:
         """Check that the process has not failed.
@@ -63,7 +86,7 @@ class FetchLaunch:
         Raises:
             StorageError: It has failed; the message contains its reason.
         """
-        code = self._exit_code
+        code = self._end_code()
         if code in (None, EXIT_LOCKED):
             return
         text = self._last_messages()
@@ -75,11 +98,18 @@ class FetchLaunch:
     def _wait(self, pid: int) -> None:
         try:
             _, status = os.waitpid(pid, 0)
-        except ChildProcessError:
-            # Other code of this program has waited for it. Without an exit code, another process may be started.
-            self._exit_code = EXIT_LOCKED
-        else:
             self._exit_code = os.waitstatus_to_exitcode(status)
+        except ChildProcessError:
+            # The program ignores SIGCHLD, or waits for all its children; the process has ended.
+            self._exit_code = _UNKNOWN_CODE
+
+    def _end_code(self) -> int | None:
+        """Return the exit code of the process, or None while it runs."""
+        code = self._exit_code
+        if code == _UNKNOWN_CODE:
+            # Without the lock it writes nothing.
+            return EXIT_FAILED if self._last_messages() else EXIT_LOCKED
+        return code
 
     def _last_messages(self) -> str:
         file = self._messages

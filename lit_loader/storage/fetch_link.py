@@ -3,7 +3,8 @@
 NOTE [One fetch process a host]
     Every training process connects to the socket ``control`` of the cache. The first one finds no listener and starts a
     fetch process. Of several that were started at once, the one that gets the lock remains. When the fetch process
-    ends, every client reads the end of its connection, and the same election follows.
+    ends, every client reads the end of its connection, and the same election follows. A client sends its settings
+    first; a process that cannot serve them ends, if no other client uses it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.errors import StorageError
+from lit_loader.errors import LitLoaderError, StorageError
+from lit_loader.foundation.escaping import printable
+from lit_loader.storage.catalog import Catalog
 from lit_loader.storage.fetch_launch import FetchLaunch
-from lit_loader.storage.protocol import Message, MessageKind, Messages, connect, encode_message
+from lit_loader.storage.greeting import Answer, Greeting
+from lit_loader.storage.protocol import Holder, Message, MessageKind, Messages, boot_id, connect, encode_message
 from lit_loader.storage.settings import StorageSettings
 
 __all__ = ["Blocks", "FetchLink", "SlotOrder"]
@@ -35,6 +39,7 @@ _START_S: Final = 60.0
 _POLL_S: Final = 0.02
 _MAX_RETRY_S: Final = 0.5
 _STABLE_S: Final = 2.0
+_MIN_LOST: Final = 3  # elections before a name in the lock file counts: the winner may not have written it yet
 
 Blocks = Iterator[npt.NDArray[np.int32]]
 """Slots of consecutive samples, in blocks of any length."""
@@ -43,7 +48,12 @@ Blocks = Iterator[npt.NDArray[np.int32]]
 class SlotOrder:
     """The slots of a stream; the thread computes and sends them, and replays those that were not delivered.
 
+    Args:
+        window: Number of samples to keep ahead.
+        blocks: The slots.
+
     Attributes:
+        window: As the argument.
         pending_blocks: Slots that were not computed yet; `SlotStream.extend` appends to it.
         num_delivered: Set by the consumer.
         sent_blocks: Slots that were sent and not delivered yet, except for some in the first block.
@@ -53,7 +63,8 @@ class SlotOrder:
         num_reported: Delivered samples that the fetch process knows of.
     """
 
-    def __init__(self, blocks: Blocks | None = None) -> None:
+    def __init__(self, window: int, blocks: Blocks | None = None) -> None:
+        self.window = window
         self.pending_blocks: deque[Blocks] = deque([] if blocks is None else [blocks])
         self.num_delivered = 0
         self.sent_blocks: deque[npt.NDArray[np.int32]] = deque()
@@ -92,19 +103,24 @@ class FetchLink:
     """Connection that the thread of a client works on.
 
     Args:
-        folder: Folder of the cache.
+        catalog: Where each image is.
         settings: How to reach the store, or None if only a running fetch process is to be used.
-        url: URL of the store for messages.
+        folder: Folder of the cache.
 
     Attributes:
+        folder: As the argument.
+        url: URL of the store for messages.
+        ignored: Names of settings that the fetch process does not follow.
         error: The error of the last attempt to start a fetch process, or None after a success.
         answers: Payloads of answers to STATS.
     """
 
-    def __init__(self, folder: Path, settings: StorageSettings | None, url: str) -> None:
+    def __init__(self, catalog: Catalog, settings: StorageSettings | None, folder: Path) -> None:
         self.folder = folder
-        self.url = url
-        self.error: StorageError | ImportError | None = None
+        self.url = printable(catalog.root)
+        self.ignored: tuple[str, ...] = ()
+        self.error: LitLoaderError | ImportError | None = None
+        self._catalog = catalog
         self.answers: SimpleQueue[bytes] = SimpleQueue()
         self._settings = settings
         self._commands: deque[tuple[MessageKind, int, SlotOrder | None]] = deque()
@@ -151,7 +167,13 @@ class FetchLink:
     # -- in the thread ----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serve the connection until `stop`."""
+        """Serve the connection until `stop`, and close it."""
+        try:
+            self._serve()
+        finally:
+            self.disconnect()
+
+    def _serve(self) -> None:
         retry_s = 0.0
         connected_at = time.monotonic()
         while not self._closed:
@@ -162,11 +184,15 @@ class FetchLink:
                     self._replay()
                 self._follow_commands()
                 self._wait(0 if self._send_some() else None)
-            except (OSError, ValueError, ImportError) as error:
+            # Errors of any kind, because no other thread starts the fetch process again.
+            except Exception as error:
                 # The fetch process has ended, or could not be started; see NOTE [One fetch process a host].
+                is_connected = self._connection is not None
                 self._lose_connection()
-                if isinstance(error, StorageError | ImportError):
+                if isinstance(error, LitLoaderError | ImportError):
                     self.error = error
+                elif not is_connected:
+                    self.error = StorageError(f"{self.url}: a fetch process cannot be started: {error}")
                 # A process that ends again and again is not started in a tight loop.
                 is_early = time.monotonic() - connected_at < _STABLE_S
                 retry_s = min(_MAX_RETRY_S, 2 * retry_s + 0.05) if is_early else 0.0
@@ -177,38 +203,84 @@ class FetchLink:
 
         Raises:
             ImportError: If obstore is not installed.
-            StorageError: If it cannot start.
+            CacheError: If the folder cannot be written.
+            StorageError: If it cannot start, or refuses the settings.
         """
         deadline = time.monotonic() + _START_S
         launch: FetchLaunch | None = None
+        num_lost = 0
         try:
             while not self._closed:
-                try:
-                    self._connection = connect(self.folder, "control", socket.SOCK_STREAM)
-                except (FileNotFoundError, ConnectionRefusedError):
-                    pass
-                else:
-                    self._messages = Messages()
+                if self._greet(deadline):
                     self.error = None
                     return
-                if launch is None or launch.lost_election:
-                    launch = self._launch(launch)
+                if launch is not None and launch.lost_election:
+                    launch.close()
+                    launch = None
+                    num_lost += 1
+                    self._check_holder(num_lost)
+                    # The process with the lock may be ending, which takes long if much must be written to the disk.
+                    time.sleep(min(_MAX_RETRY_S, num_lost * _POLL_S))
+                launch = launch or self._launch()
                 launch.check()
                 if time.monotonic() > deadline:
-                    raise StorageError(f"{self.url}: the fetch process does not answer after {_START_S:.0f} s")
+                    raise self._silence()
                 time.sleep(_POLL_S)
         finally:
             if launch is not None:
                 launch.close()
 
-    def _launch(self, lost: FetchLaunch | None) -> FetchLaunch:
-        """Start a fetch process, after one that has lost the election."""
-        if lost is not None:
-            lost.close()
+    def _launch(self) -> FetchLaunch:
         if self._settings is None:
             problem = f"{self.url}: no fetch process runs on this host, and a copy of a data set has no credentials"
             raise StorageError(problem, remedy="create the data set in this process")
-        return FetchLaunch(self.folder, self._settings, self.url)
+        return FetchLaunch(self._catalog, self._settings, self.folder)
+
+    def _greet(self, deadline: float) -> bool:
+        """Connect to a fetch process and send the settings; return False if none listens, or it ends instead.
+
+        Raises:
+            StorageError: If it refuses the settings, or does not answer.
+        """
+        try:
+            self._connection = connection = connect(self.folder, "control", socket.SOCK_STREAM)
+            connection.settimeout(max(_POLL_S, deadline - time.monotonic()))
+            self._messages = Messages()
+            connection.sendall(encode_message(MessageKind.HELLO, -1, Greeting.of(self._settings).encode()))
+            answer = Answer.decode(self._next_message().payload)
+            connection.settimeout(None)
+        except TimeoutError:
+            raise self._silence() from None
+        except (FileNotFoundError, NotADirectoryError, PermissionError, ConnectionError):
+            self._lose_connection()
+            return False
+        if answer.error:
+            raise StorageError(f"{self.url}: {answer.error}")
+        self.ignored = answer.ignored
+        return True
+
+    def _next_message(self) -> Message:
+        while True:
+            for message in self._messages.feed(self._read()):
+                return message
+
+    def _silence(self) -> StorageError:
+        holder = Holder.read(self.folder)
+        process = "the fetch process" if holder is None else f"the fetch process {holder.pid} on {holder.host}"
+        problem = f"{self.url}: {printable(process)} does not answer after {_START_S:.0f} s"
+        return StorageError(problem, remedy=f"end it if it hangs, see its messages in {self.folder}/log")
+
+    def _check_holder(self, num_lost: int) -> None:
+        """Check that the process with the lock is on this host.
+
+        Raises:
+            StorageError: If it is on another one, whose sockets and mapped pages do not reach this one.
+        """
+        holder = Holder.read(self.folder)
+        if holder is None or num_lost < _MIN_LOST or holder.boot == boot_id():
+            return
+        problem = f"{self.folder} is used by process {holder.pid} on the host {holder.host}"
+        raise StorageError(f"{self.url}: {printable(problem)}", remedy="choose cache_dir on a local disk of each host")
 
     def _lose_connection(self) -> None:
         connection, self._connection = self._connection, None
@@ -221,19 +293,22 @@ class FetchLink:
             order.drop_delivered()
             order.origin = order.first
             order.num_reported = order.first
+            self._send(MessageKind.BEGIN, stream, np.int64(order.window).tobytes())
             for block in order.sent_blocks:
                 self._send(MessageKind.EXTEND, stream, block)
 
     def _follow_commands(self) -> None:
         while self._commands:
             kind, stream, order = self._commands[0]
+            payload = b""
             if order is not None:
                 self._orders[stream] = order
+                payload = np.int64(order.window).tobytes()
             elif kind is MessageKind.CLOSE:
                 self._orders.pop(stream, None)
             # The blocks of EXTEND are in the order, and sent by `_send_some`.
             if kind is not MessageKind.EXTEND:
-                self._send(kind, stream)
+                self._send(kind, stream, payload)
             # Only now: after a lost connection the command is repeated.
             self._commands.popleft()
 
@@ -262,18 +337,25 @@ class FetchLink:
             ConnectionError: If the fetch process has ended.
         """
         connection = self._connection
-        ends = [end for end in (connection, self._wakened) if end is not None]
-        ready = select.select(ends, [], [], timeout_s)[0]
-        if self._wakened in ready:
+        # Unlike `select`, it takes descriptors above 1,023.
+        poll = select.poll()
+        for end in (connection, self._wakened):
+            if end is not None:
+                poll.register(end, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll(None if timeout_s is None else 1000 * timeout_s)}
+        if self._wakened.fileno() in ready:
             with suppress(BlockingIOError):
                 self._wakened.recv(4096)
-        if connection in ready and connection is not None:
-            data = connection.recv(65536)
-            if not data:
-                raise ConnectionError("the fetch process has ended")
-            for message in self._messages.feed(data):
-                self._receive(message)
+        if connection is not None and connection.fileno() in ready:
+            for message in self._messages.feed(self._read()):
+                if message.kind is MessageKind.STATS:
+                    self.answers.put(message.payload)
 
-    def _receive(self, message: Message) -> None:
-        if message.kind is MessageKind.STATS:
-            self.answers.put(message.payload)
+    def _read(self) -> bytes:
+        """Return the next bytes of the connection."""
+        if self._connection is None:
+            raise ConnectionError("the client was closed")
+        data = self._connection.recv(65536)
+        if not data:
+            raise ConnectionError("the fetch process has ended")
+        return data

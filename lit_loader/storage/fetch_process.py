@@ -3,7 +3,9 @@
 NOTE [Life of a fetch process]
     The settings, with credentials, arrive as a line of JSON on standard input, because command lines and environments
     can be read by others. The process that gets the lock of the folder serves all training processes of the host that
-    use the cache. It ends some seconds after the last one has closed its connection, or when the folder is deleted.
+    use the cache. It ends some seconds after the last one has closed its connection, or when the folder is deleted. A
+    client with other settings (corrected credentials, another budget) that is the only one ends it at once, and starts
+    another one. Otherwise its options are taken over, and its limits ignored, which the answer tells.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,13 +32,16 @@ from lit_loader.errors import CacheError, LitLoaderError, SettingError
 from lit_loader.storage.cache_file import CacheWriter
 from lit_loader.storage.catalog import Catalog
 from lit_loader.storage.fetching import Fetcher, Neighbours, request_distances
+from lit_loader.storage.greeting import Answer, Greeting
 from lit_loader.storage.protocol import (
     EXIT_FAILED,
     EXIT_LOCKED,
+    Holder,
     Message,
     MessageKind,
     Messages,
     State,
+    boot_id,
     decode_request,
     encode_message,
     socket_address,
@@ -49,6 +56,7 @@ _TICK_S: Final = 0.5
 _MAX_IN_FLIGHT_BYTES: Final = 512 << 20
 _MAX_TRIES: Final = 5
 _RETRY_S: Final = 0.5
+_MAX_LOG_BYTES: Final = 1 << 20
 
 
 class FetchProcess:
@@ -64,7 +72,8 @@ class FetchProcess:
 
     def __init__(self, folder: Path, settings: StorageSettings, lock: int) -> None:
         self._folder = folder
-        self._settings = settings
+        self._greeting = Greeting.of(settings)
+        self._num_connections = settings.num_connections
         self._lock = lock
         catalog = Catalog.load(folder / "catalog.arrow")
         budget = settings.cache_budget
@@ -72,8 +81,8 @@ class FetchProcess:
             raise CacheError(f"expected cache_budget as a number of bytes, got {budget!r}")
         self._cache = CacheWriter(folder, catalog, budget)
         self._neighbours = Neighbours(catalog)
-        self._reach, self._horizon = request_distances(
-            self._neighbours, self._cache.sizes, self._cache.budget, settings.window
+        self._least_reach, self._horizon = request_distances(
+            self._neighbours, self._cache.sizes, self._cache.budget, window=0
         )
         self._schedule = Schedule(self._cache)
         self._fetcher = Fetcher(settings, self._cache)
@@ -95,7 +104,7 @@ class FetchProcess:
         for file in (control, requests, self._fetcher.wakeup):
             self._selector.register(file, selectors.EVENT_READ)
         next_tick = time.monotonic()
-        while True:
+        while not self._is_stopped:
             for key, _ in self._selector.select(_TICK_S):
                 if key.fileobj is control:
                     self._accept(control)
@@ -108,10 +117,15 @@ class FetchProcess:
             self._start_jobs()
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + _TICK_S
+                self._cache.tick()
                 self._schedule.expire_requests()
                 self._schedule.restore_budget()
                 if not self._is_needed():
                     break
+        # No client must wait for an answer while the cache is written to the disk, which may take long. The sockets
+        # keep their names, because another process may have bound them after the folder was deleted.
+        for listener in (control, requests, *self._messages):
+            listener.close()
         self._fetcher.close()
         # A thread may still write an image, which would then not be on the disk.
         if not self._num_jobs:
@@ -138,7 +152,7 @@ class FetchProcess:
             is_same = (self._folder / "lock").stat().st_ino == os.fstat(self._lock).st_ino
         except OSError:
             is_same = False
-        return is_same and not self._is_stopped and now - self._last_client < _GRACE_S
+        return is_same and now - self._last_client < _GRACE_S
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(BlockingIOError):
@@ -169,11 +183,39 @@ class FetchProcess:
             self._schedule.extend(key, np.frombuffer(message.payload, dtype="<i4").astype(np.int32))
         elif message.kind == MessageKind.DELIVERED:
             self._schedule.deliver(key, int.from_bytes(message.payload, "little", signed=True))
-        elif message.kind in (MessageKind.CLOSE, MessageKind.RESTART):
+        elif message.kind == MessageKind.BEGIN:
+            window = int.from_bytes(message.payload, "little", signed=True)
+            self._schedule.begin(key, max(window, self._least_reach))
+        elif message.kind == MessageKind.CLOSE:
             self._schedule.remove(key)
+        elif message.kind == MessageKind.HELLO:
+            answer = self._greet(Greeting.decode(message.payload))
+            connection.sendall(encode_message(MessageKind.HELLO, message.stream, answer.encode()))
         elif message.kind == MessageKind.STATS:
             payload = json.dumps(self.stats()).encode()
             connection.sendall(encode_message(MessageKind.STATS, message.stream, payload))
+
+    def _greet(self, client: Greeting) -> Answer:
+        """Compare the settings of a new client with the settings of this process.
+
+        Raises:
+            ConnectionError: If the client shall start another process.
+        """
+        differences = self._greeting.differences(client)
+        if differences and len(self._messages) == 1:
+            self.stop()
+            raise ConnectionAbortedError
+        if "options" in differences:
+            assert client.settings is not None
+            assert self._greeting.settings is not None
+            settings = replace(self._greeting.settings, options=client.settings.options)
+            try:
+                self._fetcher.open(settings)
+            except (LitLoaderError, SettingError) as error:
+                return Answer(error=hide_secrets(str(error), settings.options))
+            self._greeting = replace(self._greeting, settings=settings)
+            differences.remove("options")
+        return Answer(ignored=tuple(differences))
 
     def stats(self) -> Mapping[str, Any]:
         """Return counters of the process since its start, as JSON data; sizes in bytes."""
@@ -220,17 +262,17 @@ class FetchProcess:
                 self._start([slot], is_urgent=True)
             self._requests.popleft()
         blocked: set[int] = set()
-        while self._num_jobs < 2 * self._settings.num_connections and self._in_flight_bytes < _MAX_IN_FLIGHT_BYTES:
+        while self._num_jobs < 2 * self._num_connections and self._in_flight_bytes < _MAX_IN_FLIGHT_BYTES:
             streams = [
                 stream
                 for stream in self._schedule.streams.values()
-                if id(stream) not in blocked and stream.issued < min(stream.end, stream.delivered + self._reach)
+                if id(stream) not in blocked and stream.issued < min(stream.end, stream.delivered + stream.reach)
             ]
             if not streams:
                 return
             # Ranks and runs with the least in front of them come first.
             stream = min(streams, key=lambda stream: stream.issued - stream.delivered)
-            slot, distance, num_hits = self._schedule.next_absent(stream, self._reach)
+            slot, distance, num_hits = self._schedule.next_absent(stream, stream.reach)
             self._counts["hits"] += num_hits
             if slot < 0:
                 continue
@@ -293,27 +335,39 @@ class FetchProcess:
 def _main(folder: Path) -> int:
     os.umask(0o077)
     settings = StorageSettings.from_json(json.loads(sys.stdin.buffer.readline()))
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    launcher = -1
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return EXIT_LOCKED
-    # Ctrl-C is for the training process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return EXIT_LOCKED
+        Holder(boot_id(), socket.gethostname(), str(os.getpid())).write(lock)
+        # Ctrl-C is for the training process.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # The training process reads standard error until this one listens.
+        launcher = os.dup(sys.stderr.fileno())
+        _redirect_output(folder)
         process = FetchProcess(folder, settings, lock)
-    except (LitLoaderError, SettingError, ImportError, OSError) as error:
-        sys.stderr.write(hide_secrets(str(error), settings.options) + "\n")
+    except Exception as error:
+        is_known = isinstance(error, LitLoaderError | SettingError | ImportError | OSError)
+        text = hide_secrets(str(error) if is_known else traceback.format_exc(), settings.options) + "\n"
+        # Readers in other processes know only the log.
+        sys.stderr.write(text)
+        if launcher >= 0:
+            os.write(launcher, text.encode(errors="backslashreplace"))
         return EXIT_FAILED
+    os.close(launcher)
     signal.signal(signal.SIGTERM, lambda *_: process.stop())
-    _redirect_output(folder)
     process.run()
     return 0
 
 
 def _redirect_output(folder: Path) -> None:
-    """Write later output to a file: the training process that reads the pipe may end before this one."""
-    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    """Append later output to a file: the training process that reads the pipe may end before this one."""
+    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    if os.fstat(log).st_size > _MAX_LOG_BYTES:
+        os.ftruncate(log, 0)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
         os.dup2(log, stream.fileno())

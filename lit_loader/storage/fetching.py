@@ -143,18 +143,14 @@ class Fetcher:
     """
 
     def __init__(self, settings: StorageSettings, cache: CacheWriter) -> None:
-        self._settings = settings
-        if not settings.url.startswith("file:"):
-            # By its own default of 10, obstore gives up on a store that is away for 3 s.
-            self._settings = replace(settings, options={"max_retries": _MAX_RETRIES, **settings.options})
         self._cache = cache
         self._catalog = cache.catalog
         catalog = cache.catalog
         images = np.bincount(catalog.object_of, minlength=len(catalog.objects))
         # Of an object with one image from its first byte on, everything is fetched: its size then shows a change.
         self._is_whole = (images[catalog.object_of] == 1) & (catalog.starts == 0)
-        self._store = open_store(self._settings)
         self._store_lock = threading.Lock()
+        self.open(settings)
         self._urgent: deque[Job] = deque()
         self._waiting: deque[Job] = deque()
         # True for each job of both queues, False for a thread to end
@@ -164,8 +160,29 @@ class Fetcher:
         self.wakeup, self.signal = socket.socketpair()
         self.num_requests = 0
         self.num_bytes = 0
-        for _ in range(settings.num_connections):
-            threading.Thread(target=self._run, name="lit_loader_fetch", daemon=True).start()
+        for number in range(settings.num_connections):
+            try:
+                threading.Thread(target=self._run, name="lit_loader_fetch", daemon=True).start()
+            except RuntimeError:
+                # The system limits the threads of a user; those that were started do the work.
+                if not number:
+                    raise StorageError("the system starts no thread", remedy="raise the limit of processes") from None
+                break
+
+    def open(self, settings: StorageSettings) -> None:
+        """Open the store, also with other options than before; requests that were sent keep theirs.
+
+        Raises:
+            SettingError: If an option is unknown or has a wrong value.
+            StorageError: If the store cannot be opened.
+        """
+        if not settings.url.startswith("file:"):
+            # By its own default of 10, obstore gives up on a store that is away for 3 s.
+            settings = replace(settings, options={"max_retries": _MAX_RETRIES, **settings.options})
+        store = open_store(settings)
+        with self._store_lock:
+            self._settings = settings
+            self._store = store
 
     def submit(self, slots: Sequence[int], *, is_urgent: bool, num_tries: int = 0) -> Job:
         """Fetch PENDING images of one object, in a request before all others if it is urgent."""

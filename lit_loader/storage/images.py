@@ -21,7 +21,8 @@ from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.files import cache_folder
 from lit_loader.storage.cache_file import CacheFile
 from lit_loader.storage.catalog import Catalog
-from lit_loader.storage.client import CATALOG_NAME, SlotStream, StorageClient, save_catalog
+from lit_loader.storage.client import SlotStream, StorageClient
+from lit_loader.storage.fetch_launch import CATALOG_NAME, save_catalog
 from lit_loader.storage.protocol import State, connect, encode_request
 from lit_loader.storage.settings import StorageSettings
 
@@ -29,7 +30,7 @@ __all__ = ["ImageStore", "LocalImages", "RemoteImages", "StoredSamples"]
 
 _MAX_OPEN_FILES: Final = 128
 _MAX_SILENCE_S: Final = 20.0
-"""Seconds without a fetch process after which a read fails; a client restarts one within two."""
+"""Seconds without a sign of life of a fetch process after which a read fails; a client restarts one within two."""
 
 _REQUEST_S: Final = 0.1
 _MAX_SLEEP_S: Final = 0.005
@@ -79,8 +80,12 @@ class ImageStore(ABC):
         """Make the store usable by copies of it in other processes, such as workers that are forked afterwards."""
         return
 
-    def open_stream(self) -> SlotStream | None:
-        """Return a stream that tells the store which images are needed next, or None if it does not read ahead."""
+    def open_stream(self, num_prefetched: int = 0) -> SlotStream | None:
+        """Return a stream that tells the store which images are needed next, or None if it does not read ahead.
+
+        Args:
+            num_prefetched: Number of samples that workers may read ahead of delivery.
+        """
         return None
 
     def slot(self, path: str) -> int:
@@ -246,11 +251,11 @@ class RemoteImages(ImageStore):
             client.close()
         self._requests.close()
 
-    def open_stream(self) -> SlotStream | None:
+    def open_stream(self, num_prefetched: int = 0) -> SlotStream | None:
         """Return a stream that tells the fetch process which images are needed next; see `start` for errors."""
         self.start()
         assert self._client is not None
-        return self._client.open_stream()
+        return self._client.open_stream(num_prefetched)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of the fetch process; see `start` for errors."""
@@ -292,30 +297,44 @@ class RemoteImages(ImageStore):
         """Request an image until it is in the cache, and return it."""
         pause_s = 0.0002
         next_request = 0.0
-        last_sign = time.monotonic()
+        last_ticks = -1
+        last_tick = time.monotonic()
+        # A failure of an earlier time, while the store was away, must not be the answer to this request. The state of
+        # the next failure has another generation.
+        old_state = self._cache.state_byte(slot)
         while True:
             data = self._read_ready(slot)
             if data is not None:
                 return data
-            if self._cache.state(slot) is State.FAILED:
-                raise self._failure(slot)
+            state = self._cache.state_byte(slot)
+            is_failed = state % 4 == State.FAILED
+            if is_failed and state != old_state:
+                raise ImageError(f"{self.catalog.object_name(slot)}: {self._cache.error_text(slot)}")
             now = time.monotonic()
             if now >= next_request:
                 # A pending image is requested as well: a process that was killed leaves it pending.
                 next_request = now + _REQUEST_S
-                if self._requests.send(encode_request(slot)):
-                    last_sign = now
-                elif now - last_sign > _MAX_SILENCE_S:
-                    problem = f"{self.catalog.object_name(slot)}: no fetch process for {_MAX_SILENCE_S:.0f} s"
-                    raise ImageError(problem, remedy=f"see its messages in {self.folder}/log")
+                if is_failed:
+                    self._requests.send(encode_request(slot, forget=True))
+                self._requests.send(encode_request(slot))
+                # A process that was stopped still takes requests.
+                num_ticks = self._cache.num_ticks()
+                if num_ticks != last_ticks:
+                    last_ticks = num_ticks
+                    last_tick = now
+                elif now - last_tick > _MAX_SILENCE_S:
+                    raise self._silence(slot)
             time.sleep(pause_s)
             pause_s = min(_MAX_SLEEP_S, 1.5 * pause_s)
 
-    def _failure(self, slot: int) -> ImageError:
-        """Return the error of an image that could not be fetched, and let the next request try again."""
-        reason = self._cache.error_text(slot)
-        self._requests.send(encode_request(slot, forget=True))
-        return ImageError(f"{self.catalog.object_name(slot)}: {reason}")
+    def _silence(self, slot: int) -> ImageError:
+        """Return the error of an image for which no fetch process works."""
+        reason = None if self._client is None else self._client.error
+        problem = f"{self.catalog.object_name(slot)}: no fetch process works for {_MAX_SILENCE_S:.0f} s"
+        return ImageError(
+            problem if reason is None else f"{problem}: {reason}",
+            remedy=f"see its messages in {self.folder}/log, and end it if it hangs",
+        )
 
 
 class _Requests:
@@ -337,8 +356,8 @@ class _Requests:
         if connection is not None:
             connection.close()
 
-    def send(self, request: bytes) -> bool:
-        """Send a request; return False if no fetch process listens."""
+    def send(self, request: bytes) -> None:
+        """Send a request; it is lost if no fetch process listens."""
         # The second attempt is for a fetch process that was started since the first connection.
         for _ in range(2):
             connection = self._socket
@@ -349,12 +368,11 @@ class _Requests:
                     self._socket = connection
                 connection.send(request)
             except BlockingIOError:
-                # Its queue is full, so it lives.
-                return True
+                # Its queue is full; requests are repeated.
+                return
             except OSError:
                 if connection is not None:
                     connection.close()
                 self._socket = None
             else:
-                return True
-        return False
+                return

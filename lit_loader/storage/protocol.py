@@ -8,7 +8,7 @@ NOTE [Folder of a cache]
     - ``states``: a mapped file: `HEADER_BYTES` of the fetch process, then one byte for each image;
     - ``errors/SLOT``: the reason why an image could not be fetched, as text;
     - ``log``: the output of the fetch process, for people;
-    - ``lock``: locked (``flock``) by the fetch process as long as it lives;
+    - ``lock``: locked (``flock``) by the fetch process as long as it lives, which writes its `Holder` there;
     - ``control``: a Unix stream socket for the messages below, one connection for each training process;
     - ``requests``: a Unix datagram socket on which any process asks for one image, see `request`.
 
@@ -39,10 +39,12 @@ __all__ = [
     "EXIT_FAILED",
     "EXIT_LOCKED",
     "HEADER_BYTES",
+    "Holder",
     "Message",
     "MessageKind",
     "Messages",
     "State",
+    "boot_id",
     "connect",
     "data_offsets",
     "decode_request",
@@ -66,6 +68,8 @@ EXIT_FAILED: Final = 4
 _HEAD: Final = struct.Struct("<IBi")  # bytes of the payload, kind, stream
 _REQUEST: Final = struct.Struct("<q")
 _MAX_PAYLOAD: Final = 64 << 20
+_MAX_HOLDER: Final = 1024
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class State(IntEnum):
@@ -87,7 +91,8 @@ class MessageKind(IntEnum):
     DELIVERED = 1  # payload: int64, how many samples of the stream were delivered to the consumer since its beginning
     CLOSE = 2  # no payload; the stream ends
     STATS = 3  # no payload; answered with a frame of the same kind and stream, whose payload is a JSON object
-    RESTART = 4  # no payload; forget the slots of the stream, its count of delivered samples is 0 again
+    BEGIN = 4  # payload: int64, samples to keep ahead; the stream has no slots, and 0 samples were delivered
+    HELLO = 5  # payload: a `Greeting`; answered with a frame of the same kind, whose payload is an `Answer`
 
 
 class Message(NamedTuple):
@@ -127,6 +132,46 @@ class Messages:
             payload = bytes(self._buffer[_HEAD.size : end])
             del self._buffer[:end]
             yield Message(MessageKind(kind), stream, payload)
+
+
+class Holder(NamedTuple):
+    """The process that has, or had, the lock of a folder.
+
+    Attributes:
+        boot: Id of the boot of its host, empty if it is not known.
+        host: Name of its host.
+        pid: Its process id there.
+    """
+
+    boot: str
+    host: str
+    pid: str
+
+    @classmethod
+    def read(cls, folder: Path) -> Holder | None:
+        """Return the holder that is named in a folder, or None if there is none."""
+        try:
+            with (folder / "lock").open("rb") as file:
+                fields = file.read(_MAX_HOLDER).decode("ascii", "replace").split("\n")
+        except OSError:
+            return None
+        return cls(*fields) if len(fields) == len(cls._fields) else None
+
+    def write(self, lock: int) -> None:
+        """Write the holder to the lock file, which has the given descriptor."""
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, "\n".join(self).encode("ascii", "replace"), 0)
+        # Another host may look at it over a network file system.
+        os.fsync(lock)
+
+
+def boot_id() -> str:
+    """Return the id of this boot of the host as 32 digits, or an empty text if the system has none."""
+    try:
+        digits = _BOOT_ID.read_text().strip().replace("-", "")
+        return bytes.fromhex(digits)[:16].hex()
+    except (OSError, ValueError):
+        return ""
 
 
 def encode_request(slot: int, *, forget: bool = False) -> bytes:

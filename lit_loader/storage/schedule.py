@@ -78,14 +78,19 @@ class _Chunk:
 class Stream:
     """The slots that one rank needs from one loader, in order.
 
+    Args:
+        reach: How many samples after the delivered ones are fetched ahead.
+
     Attributes:
+        reach: As the argument.
         delivered: Number of samples that were delivered to the consumer.
         issued: Position up to which every image is in the cache, or on its way.
         end: Number of samples that are known.
         listed_at: `delivered` when victims were listed, see `Schedule`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reach: int = 0) -> None:
+        self.reach = reach
         self.delivered = 0
         self.listed_at = 0
         self.issued = 0
@@ -167,6 +172,11 @@ class Schedule:
         for stream in self.streams.values():
             np.minimum(distances, stream.distances(slots), out=distances)
         return distances
+
+    def begin(self, key: StreamKey, reach: int) -> None:
+        """Begin a stream without slots, instead of one of the same key."""
+        self.remove(key)
+        self.streams[key] = Stream(reach)
 
     def extend(self, key: StreamKey, slots: _Slots) -> None:
         """Append slots to a stream, which is created if it is new.

@@ -171,10 +171,11 @@ def storage_settings(
     check_url(url, argument=argument)
     values = {str(name): value for name, value in storage.items() if value is not None}
     limits: dict[str, Any] = {name: values.pop(name) for name in _LIMITS if name in values}
-    for name in ("window", "num_connections"):
+    # Each connection is a thread.
+    for name, limit in (("window", 1 << 20), ("num_connections", 1 << 10)):
         number = limits.get(name, 1)
-        if type(number) is not int or not 1 <= number <= 1 << 20:
-            raise SettingError(f"storage.{name}", number, "is not a whole number from 1 to 1048576")
+        if type(number) is not int or not 1 <= number <= limit:
+            raise SettingError(f"storage.{name}", number, f"is not a whole number from 1 to {limit}")
     for name in ("cache_budget", "annotation_budget"):
         byte_count(limits.get(name), argument=f"storage.{name}")
     for name, value in values.items():

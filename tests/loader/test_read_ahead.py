@@ -49,7 +49,8 @@ class ToldStore:
         self.streams = []
         self.num_begun = 0
 
-    def open_stream(self):
+    def open_stream(self, num_prefetched):
+        self.num_prefetched = num_prefetched
         stream = ToldStream(self)
         self.streams.append(stream)
         return stream
@@ -225,13 +226,23 @@ def test_other_loaders_tell_no_order(arguments):
     assert dataset.store.streams == []
 
 
+def test_window_follows_the_samples_that_workers_prefetch():
+    dataset = Stored()
+    slicing = SimpleNamespace(sampler=RandomSampler(NUM_SAMPLES), batch_size=4, drop_last=False)
+    spec = SimpleNamespace(seed=0, rank=0, world_size=1, num_workers=3, prefetch_factor=5)
+    read_ahead.ReadAhead(dataset).begin(spec, slicing, 0, 0)
+    assert dataset.store.num_prefetched == 60
+    delivered(DataLoader(dataset, seed=0, batch_size=4, num_workers=0))
+    assert dataset.store.num_prefetched == 0
+
+
 def test_first_block_is_short_and_later_ones_grow(monkeypatch):
     monkeypatch.setattr(read_ahead, "_FIRST_BLOCK", 64)
     monkeypatch.setattr(read_ahead, "_MAX_BLOCK", 256)
     dataset = Stored(1000)
     loader = DataLoader(dataset, seed=0, batch_size=8, shuffle=True)
     lengths = []
-    dataset.store.open_stream = lambda: SimpleNamespace(
+    dataset.store.open_stream = lambda num_prefetched: SimpleNamespace(
         begin=lambda blocks: lengths.extend(map(len, blocks)), delivered=lambda total: None, close=lambda: None
     )
     next(iter(loader))

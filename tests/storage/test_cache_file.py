@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import pickle
 import random
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from lit_loader.errors import CacheError
-from lit_loader.storage import cache_file
+from lit_loader.storage import cache_file, protocol
 from lit_loader.storage.cache_file import CacheFile, CacheWriter
 from lit_loader.storage.protocol import ALIGNMENT, HEADER_BYTES, State
 from tests.support.background import running
@@ -140,7 +141,7 @@ def test_reboot_forgets_images_unless_they_were_saved(folder, monkeypatch, is_cl
     if is_clean:
         writer.close()
     (folder / "boot_id").write_text("01234567-89ab-cdef-0123-456789abcdef")
-    monkeypatch.setattr(cache_file, "_BOOT_ID", folder / "boot_id")
+    monkeypatch.setattr(protocol, "_BOOT_ID", folder / "boot_id")
     open_writer(folder).close()
     assert CacheFile(folder).try_read(1) == (IMAGES[1] if is_clean else None)
 
@@ -162,14 +163,19 @@ def test_budget_below_four_images_is_refused(folder):
 
 
 def test_file_system_without_holes_needs_room_for_all_images(folder, monkeypatch):
-    def refuse(*_: int) -> int:
-        cache_file.ctypes.set_errno(errno.EOPNOTSUPP)
-        return -1
+    def refuse(*_: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
-    monkeypatch.setattr(cache_file, "_fallocate", refuse)
+    monkeypatch.setattr(cache_file, "punch_hole", refuse)
     with pytest.raises(CacheError, match=r"cannot free parts of a file .*; choose cache_dir on a local disk"):
         open_writer(folder, 50_000)
+    writer = open_writer(folder)
+    fill(writer, 1)
+    writer.reserve(4)
+    writer.fail(4, "no")
+    # The process is killed here: the next one finds gaps between the images.
     open_writer(folder).close()
+    assert CacheFile(folder).try_read(1) == IMAGES[1]
 
 
 @pytest.mark.parametrize("name", ["states", "data"])
@@ -210,6 +216,34 @@ def test_lengths_beyond_63_bits_are_refused(tmp_path):
     catalog_of([2**62, 2**62, 1]).save(tmp_path / "catalog.arrow")
     with pytest.raises(CacheError, match="too large"):
         open_writer(tmp_path)
+
+
+def test_set_above_the_largest_file_size_names_a_file_system(folder, monkeypatch):
+    def refuse(descriptor: int, size: int) -> None:
+        if size:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    with pytest.raises(CacheError, match=r"cannot have a file of \d+ bytes .*; choose cache_dir on xfs"):
+        open_writer(folder)
+
+
+def test_flag_of_clean_end_is_removed_on_the_disk_before_states_change(folder, monkeypatch):
+    flushed: list[bytes] = []
+
+    class RecordingMap(mmap.mmap):
+        def flush(self, *arguments: int) -> None:
+            flushed.append(self[:])
+            super().flush(*arguments)
+
+    open_writer(folder).close()
+    states = (folder / "states").read_bytes()
+    monkeypatch.setattr(cache_file.mmap, "mmap", RecordingMap)
+    fill(open_writer(folder), 1)
+    place = 8 * cache_file._Field.CLEAN
+    assert states[place] == 1
+    assert flushed[0][place] == 0
+    assert flushed[0][HEADER_BYTES:] == states[HEADER_BYTES:]
 
 
 def test_files_are_private(folder):

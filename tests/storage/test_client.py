@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
+import resource
+import signal
 import socket
 import sys
 import threading
@@ -11,13 +14,19 @@ import time
 from collections import deque
 from contextlib import suppress
 from importlib.util import find_spec
+from queue import SimpleQueue
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from lit_loader.errors import CacheError, ImageError, StorageError
-from lit_loader.storage import fetch_link, images
-from lit_loader.storage.protocol import MessageKind, Messages, socket_address
+from lit_loader.storage import fetch_launch, fetch_link, images, protocol
+from lit_loader.storage.cache_file import CacheFile
+from lit_loader.storage.fetch_launch import FetchLaunch
+from lit_loader.storage.fetch_link import FetchLink
+from lit_loader.storage.greeting import Answer
+from lit_loader.storage.protocol import Holder, MessageKind, Messages, State, encode_message, socket_address
 from tests.support.stored_sets import closing_store, draw_images, fetch_pids, remote_images
 
 # Not by importorskip, because obstore must not be imported where tests fork.
@@ -46,14 +55,18 @@ def store_of(folder, **settings):
 
 
 class FakeFetchProcess:
-    """Receives the messages to a fetch process."""
+    """Receives the messages to a fetch process, and answers to greetings only."""
+
+    answer = Answer()
 
     def __init__(self, folder):
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with socket_address(folder, "control") as address:
             self._listener.bind(address)
         self._listener.listen()
-        self._listener.settimeout(20)
+        self._connections = SimpleQueue()
+        self._acceptor = threading.Thread(target=self._accept)
+        self._acceptor.start()
         self._connection = None
         self._messages = deque()
 
@@ -61,17 +74,32 @@ class FakeFetchProcess:
         return self
 
     def __exit__(self, *exc_info):
+        # Unlike a mere close, it wakes the thread.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join()
         self._listener.close()
         self.drop()
+        while not self._connections.empty():
+            self._connections.get().close()
+
+    def _accept(self):
+        """Greet clients, which wait for it."""
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                connection.settimeout(20)
+                connection.sendall(encode_message(MessageKind.HELLO, -1, self.answer.encode()))
+                self._connections.put(connection)
 
     def next(self, count):
         """Return the kinds and contents of the next messages, fewer if the client disconnects."""
         if self._connection is None:
-            self._connection, _ = self._listener.accept()
-            self._connection.settimeout(20)
+            self._connection = self._connections.get(timeout=20)
             self._decoder = Messages()
         while len(self._messages) < count and (data := self._connection.recv(4096)):
             self._messages += self._decoder.feed(data)
+            # Each connection begins with one.
+            self._messages = deque(message for message in self._messages if message.kind is not MessageKind.HELLO)
         messages = [self._messages.popleft() for _ in range(min(count, len(self._messages)))]
         return [(message.kind.name, self._content(message)) for message in messages]
 
@@ -83,7 +111,7 @@ class FakeFetchProcess:
 
     @staticmethod
     def _content(message):
-        if message.kind is MessageKind.DELIVERED:
+        if message.kind in (MessageKind.DELIVERED, MessageKind.BEGIN):
             return int.from_bytes(message.payload, "little")
         return np.frombuffer(message.payload, dtype="<i4").tolist()
 
@@ -156,7 +184,12 @@ def test_pickled_copy_reads_and_has_no_credentials(shared):
 def test_pickled_copy_without_fetch_process_names_the_log(folder, monkeypatch):
     monkeypatch.setattr(images, "_MAX_SILENCE_S", 0.1)
     copy = pickle.loads(pickle.dumps(store_of(folder)))
-    with pytest.raises(ImageError, match=r"set/004\.png: no fetch process for .*; see its messages in .*log"):
+    # Of a process that was stopped: it takes requests, and does nothing.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as requests, socket_address(copy.folder, "requests") as place:
+        requests.bind(place)
+        with pytest.raises(ImageError, match=r"set/004\.png: no fetch process works"):
+            copy.read("004.png")
+    with pytest.raises(ImageError, match=r"set/004\.png: no fetch process works for .*; see its messages in .*log"):
         copy.read("004.png")
     with pytest.raises(StorageError, match="no credentials"):
         copy.open_stream()
@@ -188,14 +221,14 @@ def test_missing_object_is_an_error_until_it_is_there_again(shared):
     (folder / "set/005.png").rename(folder / "away")
     with pytest.raises(ImageError, match=r"file://.*/set/005\.png: "):
         store.read("005.png")
+    stream = store.open_stream()
+    stream.begin(iter([np.array([5], dtype=np.int32)]))
+    while CacheFile(store.folder).state(5) is not State.FAILED:
+        time.sleep(0.001)
+    stream.close()
     (folder / "away").rename(folder / "set/005.png")
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        # The request to forget the failure may still be on its way.
-        with suppress(ImageError):
-            assert store.read("005.png") == (folder / "set/005.png").read_bytes()
-            return
-    pytest.fail("the image is not fetched again")
+    # At once: a failure while it was read ahead is not the answer to a later read.
+    assert store.read("005.png") == (folder / "set/005.png").read_bytes()
 
 
 def test_image_that_is_not_in_the_catalog_is_an_error(folder):
@@ -222,6 +255,44 @@ def test_cache_folder_that_cannot_be_written_is_an_error(folder):
         store_of(folder).start()
 
 
+@needs_obstore
+def test_failed_start_makes_the_folder_and_has_its_reason_if_sigchld_is_ignored(folder, monkeypatch):
+    store = store_of(folder)
+    script = ["sh", "-c", "echo a reason >&2"]
+
+    def spawn(path, line, output):
+        assert (path / "catalog.arrow").exists()
+        return os.posix_spawn("/bin/sh", script, {}, file_actions=[(os.POSIX_SPAWN_DUP2, output, 2)])
+
+    monkeypatch.setattr(fetch_launch, "_spawn", spawn)
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        launch = FetchLaunch(store.catalog, store.settings, store.folder)
+        with pytest.raises(StorageError, match=r"file://.*: a reason"):
+            while not launch.lost_election:
+                launch.check()
+    finally:
+        signal.signal(signal.SIGCHLD, previous)
+    launch.close()
+
+
+def test_folder_that_another_host_uses_is_an_error(folder, monkeypatch):
+    store = store_of(folder)
+    pickle.dumps(store)
+    with (store.folder / "lock").open("wb") as lock:
+        Holder("0" * 32, "node7\x1b", "12").write(lock.fileno())
+    loser = SimpleNamespace(lost_election=True, check=lambda: None, close=lambda: None)
+    monkeypatch.setattr(FetchLink, "_launch", lambda link: loser)
+    with pytest.raises(
+        StorageError, match=r"process 12 on the host node7.x1b; choose cache_dir on a local disk of each"
+    ):
+        store.start()
+    monkeypatch.setattr(fetch_link, "_START_S", 0.1)
+    Holder(protocol.boot_id(), "this", "13").write(os.open(store.folder / "lock", os.O_RDWR))
+    with pytest.raises(StorageError, match="the fetch process 13 on this does not answer after"):
+        store.start()
+
+
 # -- messages ---------------------------------------------------------------------------------------------------------
 
 
@@ -239,7 +310,7 @@ def test_stream_sends_its_slots_and_deliveries(folder, listener):
     stream = store.open_stream()
     stream.begin(iter([np.array([3, 1], dtype=np.int32), np.array([-1], dtype=np.int32)]))
     stream.extend(iter([np.array([5], dtype=np.int32)]))
-    assert listener.next(4) == [("RESTART", []), ("EXTEND", [3, 1]), ("EXTEND", [-1]), ("EXTEND", [5])]
+    assert listener.next(4) == [("BEGIN", 16), ("EXTEND", [3, 1]), ("EXTEND", [-1]), ("EXTEND", [5])]
     stream.delivered(1)
     stream.delivered(3)
     # The window of 16 makes steps of two.
@@ -253,12 +324,12 @@ def test_lost_connection_is_replayed_from_the_first_block_that_was_not_delivered
     store = store_of(folder, window=8)
     stream = store.open_stream()
     stream.begin(iter(np.arange(6, dtype=np.int32).reshape(3, 2)))
-    assert [kind for kind, _ in listener.next(4)] == ["RESTART", "EXTEND", "EXTEND", "EXTEND"]
+    assert [kind for kind, _ in listener.next(4)] == ["BEGIN", "EXTEND", "EXTEND", "EXTEND"]
     stream.delivered(3)
     assert listener.next(1) == [("DELIVERED", 3)]
     listener.drop()
     # Samples 0 and 1 are gone; of the block with 2 and 3, one was delivered.
-    assert listener.next(3) == [("EXTEND", [2, 3]), ("EXTEND", [4, 5]), ("DELIVERED", 1)]
+    assert listener.next(4) == [("BEGIN", 8), ("EXTEND", [2, 3]), ("EXTEND", [4, 5]), ("DELIVERED", 1)]
     stream.delivered(6)
     assert listener.next(1) == [("DELIVERED", 4)]
     store.close()
@@ -291,15 +362,15 @@ def test_error_while_slots_are_computed_ends_only_the_order(folder, listener):
     store = store_of(folder)
     stream = store.open_stream()
     stream.begin(blocks())
-    assert listener.next(2) == [("RESTART", []), ("EXTEND", [1])]
+    assert listener.next(2) == [("BEGIN", 512), ("EXTEND", [1])]
     stream.begin(iter([np.array([2], dtype=np.int32)]))
-    assert listener.next(2) == [("RESTART", []), ("EXTEND", [2])]
+    assert listener.next(2) == [("BEGIN", 512), ("EXTEND", [2])]
     store.close()
 
 
 def test_client_and_streams_end_when_they_are_collected(folder, listener):
-    threads = set(threading.enumerate())
     store = store_of(folder)
+    threads = set(threading.enumerate())
     stream = store.open_stream()
     stream.begin(iter([np.array([1], dtype=np.int32)]))
     listener.next(2)
@@ -309,3 +380,52 @@ def test_client_and_streams_end_when_they_are_collected(folder, listener):
     del store
     assert listener.next(1) == []
     assert set(threading.enumerate()) <= threads
+
+
+def test_settings_that_the_fetch_process_ignores_are_a_warning(folder, listener):
+    listener.answer = Answer(ignored=("cache_budget",))
+    store = store_of(folder)
+    with pytest.warns(UserWarning, match="other values of cache_budget, which stay in force"):
+        store.start()
+    store.close()
+
+
+def test_options_that_the_fetch_process_refuses_are_an_error(folder, listener):
+    listener.answer = Answer(error="storage.key is not an option of this store")
+    with pytest.raises(StorageError, match=r"file://.*: storage\.key is not an option"):
+        store_of(folder).start()
+
+
+def test_descriptors_above_1023_are_served(folder, listener, monkeypatch):
+    def connect(*arguments):
+        with protocol.connect(*arguments) as connection:
+            return socket.socket(fileno=fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, 1024))
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    monkeypatch.setattr(fetch_link, "connect", connect)
+    store = store_of(folder)
+    try:
+        stream = store.open_stream()
+        stream.begin(iter([np.array([1], dtype=np.int32)]))
+        assert listener.next(2)[1] == ("EXTEND", [1])
+    finally:
+        store.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_client_that_is_collected_in_its_thread_ends_quietly(folder, listener, monkeypatch):
+    errors = []
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+    store = store_of(folder)
+
+    def blocks():
+        store.close()
+        yield np.array([1], dtype=np.int32)
+
+    stream = store.open_stream()
+    stream.begin(blocks())
+    assert [kind for kind, _ in listener.next(9)] == ["BEGIN"]
+    while any(thread.name == "lit_loader_storage" for thread in threading.enumerate()):
+        time.sleep(0.001)
+    assert errors == []

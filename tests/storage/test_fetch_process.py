@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import socket
 import stat
 import time
+from dataclasses import replace
 
 import pytest
 
-from lit_loader.storage.protocol import ALIGNMENT, EXIT_FAILED, EXIT_LOCKED, State
+from lit_loader.storage.greeting import Answer
+from lit_loader.storage.protocol import ALIGNMENT, EXIT_FAILED, EXIT_LOCKED, State, connect
+from lit_loader.storage.settings import StorageSettings
 from tests.support.fetched_set import TIMEOUT_S, FetchedSet, random_images
 from tests.support.object_server import Fault, FaultKind, ObjectServer
 from tests.support.object_store import etag_of
@@ -108,6 +112,44 @@ def test_process_that_cannot_work_says_why(tmp_path):
         process = fetched.start(budget=ALIGNMENT)
         assert process.wait(TIMEOUT_S) == EXIT_FAILED
         assert "cache_budget=4096 bytes is too small" in process.stderr.read().decode()
+        # Readers in workers know only the log.
+        assert "cache_budget=4096 bytes is too small" in (fetched.folder / "log").read_text()
+
+
+SLOW_DISK = """
+import time
+def close(cache):
+    while not (cache.folder / "release").exists():
+        time.sleep(0.01)
+fetch_process.CacheWriter.close = close
+"""
+
+
+def test_only_client_with_other_settings_starts_another_process_and_waits_for_no_ending_one(tmp_path):
+    with FetchedSet(tmp_path / "objects", IMAGES[:10], tmp_path / "cache") as fetched:
+        process = fetched.start(prelude=SLOW_DISK)
+        first = fetched.connect()
+        second = fetched.connect()
+        settings = StorageSettings(url=fetched.url, cache_budget=1 << 30, num_connections=4, window=99)
+        assert fetched.greet(first, settings) == Answer()
+        other_settings = replace(settings, cache_budget=1 << 29)
+        assert fetched.greet(second, other_settings) == Answer(ignored=("cache_budget",))
+        answer = fetched.greet(second, replace(settings, options={"secret_access_kee": "SECRET"}))
+        assert "storage.secret_access_kee" in answer.error
+        assert "SECRET" not in answer.error
+        first.close()
+        # The other connection counts until its end was read.
+        assert fetched.stats(second)["failed_images"] == 0
+        with pytest.raises(ConnectionError):
+            while True:
+                fetched.greet(second, other_settings)
+        with pytest.raises(ConnectionRefusedError):
+            for _ in range(500):
+                connect(fetched.folder, "control", socket.SOCK_STREAM).close()
+                time.sleep(0.01)
+        assert process.poll() is None
+        (fetched.folder / "release").touch()
+        assert process.wait(TIMEOUT_S) == 0
 
 
 FULL_DISK = """

@@ -17,7 +17,9 @@ import numpy as np
 
 from lit_loader.storage.cache_file import CacheFile
 from lit_loader.storage.catalog import Catalog
+from lit_loader.storage.greeting import Answer, Greeting
 from lit_loader.storage.protocol import MessageKind, Messages, State, connect, encode_message, encode_request
+from lit_loader.storage.settings import StorageSettings
 
 TIMEOUT_S = 60
 
@@ -79,6 +81,8 @@ class FetchedSet:
         self.cache = CacheFile(self.folder)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._sockets: list[socket.socket] = []
+        self._begun: set[tuple[socket.socket, int]] = set()
+        self._window = 0
         self.url = f"file://{root}"
         self.options: dict[str, str] = {}
 
@@ -100,6 +104,7 @@ class FetchedSet:
         self, *, budget: Any = 1 << 30, window: int = 16, num_connections: int = 4, prelude: str = ""
     ) -> subprocess.Popen[bytes]:
         """Start a fetch process, which executes a prelude first."""
+        self._window = window
         imports = "import errno, os, sys; from pathlib import Path; from lit_loader.storage import fetch_process\n"
         main = "\nos._exit(fetch_process._main(Path(sys.argv[1])))"
         process = subprocess.Popen(
@@ -143,17 +148,29 @@ class FetchedSet:
         self._sockets.clear()
 
     def extend(self, control: socket.socket, slots: Sequence[int], stream: int = 0) -> None:
+        if (control, stream) not in self._begun:
+            self._begun.add((control, stream))
+            control.sendall(encode_message(MessageKind.BEGIN, stream, self._window.to_bytes(8, "little")))
         control.sendall(encode_message(MessageKind.EXTEND, stream, np.array(slots, dtype=np.int32)))
 
     def deliver(self, control: socket.socket, delivered: int, stream: int = 0) -> None:
         control.sendall(encode_message(MessageKind.DELIVERED, stream, delivered.to_bytes(8, "little")))
 
+    def greet(self, control: socket.socket, settings: StorageSettings) -> Answer:
+        return Answer.decode(self._ask(control, MessageKind.HELLO, Greeting.of(settings).encode()))
+
     def stats(self, control: socket.socket) -> dict[str, Any]:
-        control.sendall(encode_message(MessageKind.STATS, 0))
+        return json.loads(self._ask(control, MessageKind.STATS))
+
+    def _ask(self, control: socket.socket, kind: MessageKind, payload: bytes = b"") -> bytes:
+        control.sendall(encode_message(kind, 0, payload))
         messages = Messages()
         while True:
-            for message in messages.feed(control.recv(1 << 16)):
-                return json.loads(message.payload)
+            data = control.recv(1 << 16)
+            if not data:
+                raise ConnectionError("the fetch process has ended")
+            for message in messages.feed(data):
+                return message.payload
 
     def request(self, slot: int, *, forget: bool = False) -> None:
         self._requests.send(encode_request(slot, forget=forget))
