@@ -38,8 +38,11 @@ SMALLER = {
 
 @pytest.fixture(scope="module")
 def scripts():
-    """Forks of an interpreter with the packages that most examples import."""
-    forked_scripts = ForkedScripts("lightning.pytorch", "lit_loader.callbacks", "lit_loader.recipes")
+    """Forks of an interpreter with the packages that most examples import, and without lit_loader.
+
+    So each example has to import all that it uses of lit_loader, in an order that works.
+    """
+    forked_scripts = ForkedScripts("lightning.pytorch", "matplotlib.pyplot", "torchmetrics", "torchvision")
     yield forked_scripts
     forked_scripts.close()
 
