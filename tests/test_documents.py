@@ -68,6 +68,7 @@ def scripts():
         "merged tiles",
         "bad samples",
         "where the time goes",
+        "object storage",
         "resuming",
         "schedules",
         "own mix",

@@ -73,8 +73,13 @@ class FetchLaunch:
         raise StorageError(text if self._url in text else f"{self._url}: {text}")
 
     def _wait(self, pid: int) -> None:
-        _, status = os.waitpid(pid, 0)
-        self._exit_code = os.waitstatus_to_exitcode(status)
+        try:
+            _, status = os.waitpid(pid, 0)
+        except ChildProcessError:
+            # Other code of this program has waited for it. Without an exit code, another process may be started.
+            self._exit_code = EXIT_LOCKED
+        else:
+            self._exit_code = os.waitstatus_to_exitcode(status)
 
     def _last_messages(self) -> str:
         file = self._messages

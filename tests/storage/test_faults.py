@@ -27,7 +27,15 @@ from lit_loader.storage.protocol import HEADER_BYTES
 from tests.support.drawn_set import draw_set
 from tests.support.object_server import Fault, FaultKind
 from tests.support.outcomes import outcomes_of
-from tests.support.remote_sets import digest, end_stores, fetch_processes, packed_catalog, raw_catalog, remote_reading
+from tests.support.remote_sets import (
+    digest,
+    end_stores,
+    fetch_processes,
+    options_with_credentials,
+    packed_catalog,
+    raw_catalog,
+    remote_reading,
+)
 
 # Not by importorskip, because obstore must not be imported where tests fork.
 pytestmark = pytest.mark.skipif(find_spec("obstore") is None, reason="the extra storage is not installed")
@@ -77,6 +85,23 @@ def test_transient_faults_lose_no_sample(kind, object_server, table, tmp_path):
     counts = object_server.counts
     assert counts[f"fault_{kind}"] >= 10
     assert counts["get"] + counts["get_range"] == NUM_IMAGES + counts[f"fault_{kind}"]
+
+
+def test_expired_credentials_are_read_again_and_lose_no_sample(object_server, table, tmp_path):
+    expected = digests(loader_of(table))
+    catalog = raw_catalog(object_server, table)
+    object_server.set(token="old")
+    file = tmp_path / "credentials.json"
+    settings = {"options": options_with_credentials(object_server, file, "old"), "window": 4, "num_connections": 2}
+    actual = []
+    with loader_of(table, remote_reading(object_server, table, catalog, tmp_path, **settings)) as loader:
+        for number, batch in enumerate(loader):
+            actual.append(digest(batch))
+            if number == 2:
+                object_server.set(token="new")
+                options_with_credentials(object_server, file, "new")
+    assert actual == expected
+    assert object_server.counts["refused_tokens"] > 0
 
 
 def lasting_faults():

@@ -21,7 +21,15 @@ from lit_loader.images import ImageReading
 from tests.support.drawn_set import draw_set
 from tests.support.object_server import Fault, FaultKind
 from tests.support.outcomes import outcomes_of
-from tests.support.remote_sets import digest, end_stores, fetch_processes, packed_catalog, raw_catalog, remote_reading
+from tests.support.remote_sets import (
+    digest,
+    end_stores,
+    fetch_processes,
+    options_with_credentials,
+    packed_catalog,
+    raw_catalog,
+    remote_reading,
+)
 
 # Not by importorskip, because obstore must not be imported where tests fork.
 pytestmark = [
@@ -71,17 +79,23 @@ def small_cache(table):
 
 
 @RAW_AND_PACKED
-@pytest.mark.parametrize("kind", TRANSIENT)
+@pytest.mark.parametrize("kind", [*TRANSIENT, FaultKind.EXPIRED])
 def test_thousands_of_transient_faults_lose_no_sample(kind, kind_of_set, object_server, table, tmp_path):
     catalog = CATALOGS[kind_of_set](object_server, table)
-    reading = remote_reading(object_server, table, catalog, tmp_path, **small_cache(table))
-    object_server.set_faults(Fault(kind, share=0.4))
+    settings = small_cache(table)
+    share = 0.4
+    if kind is FaultKind.EXPIRED:
+        settings["options"] = options_with_credentials(object_server, tmp_path / "credentials.json", "token")
+        # A request is repeated five times with new credentials, and then fails.
+        share = 0.05
+    reading = remote_reading(object_server, table, catalog, tmp_path, **settings)
+    object_server.set_faults(Fault(kind, share=share))
     num_epochs = 0
     with loader_of(table) as local, loader_of(table, reading) as remote:
         while object_server.counts[f"fault_{kind}"] < NUM_FAULTS:
             num_epochs += 1
             assert [digest(batch) for batch in remote] == [digest(batch) for batch in local], num_epochs
-            assert num_epochs < 100
+            assert num_epochs < 300
 
 
 def test_thousands_of_lasting_faults_are_the_samples_own_errors(object_server, table, tmp_path):

@@ -62,7 +62,8 @@ def serve_with_rclone(program: str, folder: Path) -> Iterator[RcloneServer]:
     folder.mkdir(parents=True, exist_ok=True)
     key = ("test-key-id", "test-secret-of-rclone")
     command = [program, "serve", "s3", str(folder.parent), "--addr", f"127.0.0.1:{port}"]
-    command += ["--config", "", "--auth-key", ",".join(key)]
+    # Tests write files of the folder, which a cache of folders would not show.
+    command += ["--config", "", "--dir-cache-time", "10ms", "--auth-key", ",".join(key)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             wait_until_ready(process, port)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import tarfile
+import time
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -21,7 +23,15 @@ from lit_loader.storage.settings import StorageSettings
 from tests.support.object_server import ObjectServer
 from tests.support.object_store import etag_of
 
-__all__ = ["digest", "end_stores", "fetch_processes", "packed_catalog", "raw_catalog", "remote_reading"]
+__all__ = [
+    "digest",
+    "end_stores",
+    "fetch_processes",
+    "options_with_credentials",
+    "packed_catalog",
+    "raw_catalog",
+    "remote_reading",
+]
 
 FETCH_MODULE = "lit_loader.storage.fetch_process"
 
@@ -77,10 +87,18 @@ def remote_reading(
     server: ObjectServer, table: AnnotationTable, catalog: Catalog, cache_dir: Path, **settings: Any
 ) -> StoredReading:
     """Return the reading of a data set over ``table`` whose images are in the server."""
-    storage = StorageSettings(url=catalog.root, options=server.options, cache_dir=cache_dir, **settings)
+    settings = {"options": server.options, **settings}
+    storage = StorageSettings(url=catalog.root, cache_dir=cache_dir, **settings)
     store = RemoteImages(catalog, storage)
     stores.append(store)
     return StoredReading(stores={str(table.root): store})
+
+
+def options_with_credentials(server: ObjectServer, file: Path, token: str) -> dict[str, str]:
+    """Write a file with credentials, and return options that read it."""
+    file.write_text(json.dumps({"access_key_id": "id", "secret_access_key": "key", "token": token, "expires_at": None}))
+    options = {name: value for name, value in server.options.items() if name != "skip_signature"}
+    return options | {"credentials_file": str(file)}
 
 
 def digest(batch: tuple[Any, list[dict[str, Any]]]) -> tuple[list[int], str]:
@@ -114,4 +132,7 @@ def end_stores() -> None:
     processes = fetch_processes()
     for process in processes:
         process.kill()
-    psutil.wait_procs(processes, timeout=10)
+    deadline = time.monotonic() + 10
+    # A thread of the client waits for them.
+    while any(process.is_running() for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.01)
