@@ -96,7 +96,10 @@ def remote_reading(
 
 def options_with_credentials(server: ObjectServer, file: Path, token: str) -> dict[str, str]:
     """Write a file with credentials, and return options that read it."""
-    file.write_text(json.dumps({"access_key_id": "id", "secret_access_key": "key", "token": token, "expires_at": None}))
+    credentials = {"access_key_id": "id", "secret_access_key": "key", "token": token, "expires_at": None}
+    # A fetch process may read the file now.
+    file.with_suffix(".new").write_text(json.dumps(credentials))
+    file.with_suffix(".new").rename(file)
     options = {name: value for name, value in server.options.items() if name != "skip_signature"}
     return options | {"credentials_file": str(file)}
 
