@@ -178,7 +178,7 @@ def test_ranks_take_parts_of_the_same_blocks():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"shards": []}, "there are no shards"),
+        ({"shards": []}, "give the shard of at least one index"),
         ({"open_shards": 0}, "`open_shards` must be at least 1, got open_shards=0"),
         ({"block_size": -1}, "`block_size` must be at least 1, got block_size=-1"),
         ({"repeats": [1.0]}, "`repeats` has 1 entries, and there are 3 indices"),

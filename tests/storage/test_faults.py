@@ -237,7 +237,7 @@ def test_fetch_process_ends_after_its_trainer_was_killed(object_server, table, t
             os.write(writer, str([process.pid for process in fetch_processes()]).encode())
             time.sleep(600)
         finally:
-            os._exit(1)
+            os.kill(os.getpid(), signal.SIGKILL)
     os.close(writer)
     (fetch_pid,) = json.loads(os.read(reader, 100))
     os.close(reader)
