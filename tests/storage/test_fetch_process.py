@@ -95,7 +95,7 @@ def test_images_in_shards_share_requests_and_deleted_folder_ends_the_process(tmp
         control = fetched.connect()
         order = random.Random(0).sample(range(60), 60)
         fetched.extend(control, order)
-        # Requests of readers would come before those of the stream.
+        # A reader would request an image before the stream does.
         for slot in order:
             fetched.wait_for(slot)
         assert [fetched.read(slot) for slot in order] == [IMAGES[slot] for slot in order]

@@ -8,6 +8,7 @@ import os
 import tarfile
 import time
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from lit_loader.storage.images import RemoteImages
 from lit_loader.storage.settings import StorageSettings
 from tests.support.object_server import ObjectServer
 from tests.support.object_store import etag_of
+from tests.support.stored_sets import catalog_of_files
 
 __all__ = [
     "digest",
@@ -41,16 +43,9 @@ stores: list[RemoteImages] = []
 def raw_catalog(server: ObjectServer, table: AnnotationTable) -> Catalog:
     """Return the catalog of a table whose root is a folder of the server's bucket."""
     root = Path(table.root)
-    statuses = [os.stat(root / path) for path in table.image_paths]
-    return Catalog(
-        root=server.url(str(root.relative_to(server.folder))),
-        objects=list(table.image_paths),
-        versions=[etag_of(status) for status in statuses],
-        object_of=np.arange(table.num_images, dtype=np.int32),
-        starts=np.zeros(table.num_images, dtype=np.int64),
-        lengths=np.array([status.st_size for status in statuses], dtype=np.int64),
-        path_hashes=Catalog.hash_paths(table.image_paths),
-    )
+    versions = [etag_of(os.stat(root / path)) for path in table.image_paths]
+    url = server.url(str(root.relative_to(server.folder)))
+    return replace(catalog_of_files(root, list(table.image_paths), root=url), versions=versions)
 
 
 def packed_catalog(

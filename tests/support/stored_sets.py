@@ -22,7 +22,7 @@ from lit_loader.storage.settings import StorageSettings
 from tests.support.any_table import small_table
 
 
-def catalog_of(folder: Path, names: list[str], *, root: str | None = None) -> Catalog:
+def catalog_of_files(folder: Path, names: list[str], *, root: str | None = None) -> Catalog:
     """Return the catalog of files, with an object for each file."""
     return Catalog(
         root=folder.as_uri() if root is None else root,
@@ -37,7 +37,7 @@ def catalog_of(folder: Path, names: list[str], *, root: str | None = None) -> Ca
 
 def remote_images(folder: Path, names: list[str], cache_dir: Path, **settings) -> RemoteImages:
     """Return a store of the files of a folder."""
-    catalog = catalog_of(folder, names)
+    catalog = catalog_of_files(folder, names)
     return RemoteImages(catalog, StorageSettings(url=catalog.root, cache_dir=cache_dir, **settings))
 
 
