@@ -18,7 +18,7 @@ from lit_loader.errors import CacheError, ImageError, StorageError
 from lit_loader.storage import fetch_link, images
 from lit_loader.storage.protocol import MessageKind, Messages, socket_address
 from tests.support.forks import exit_code_of_fork
-from tests.support.stored_sets import closing_store, draw_images, fetch_pids, remote_images
+from tests.support.stored_sets import closing_store, draw_images, fetch_processes, remote_images
 
 # Not by importorskip, because obstore must not be imported where tests fork.
 needs_obstore = pytest.mark.skipif(find_spec("obstore") is None, reason="the extra storage is not installed")
@@ -94,7 +94,7 @@ def test_clients_share_a_fetch_process(shared):
     second = store_of(folder)
     assert first.read("003.png") == (folder / "set/003.png").read_bytes()
     assert second.stats()["pid"] == first.stats()["pid"]
-    assert fetch_pids(first) == [first.stats()["pid"]]
+    assert [process.pid for process in fetch_processes(first.folder)] == [first.stats()["pid"]]
     # The second store finds the image.
     assert second.peek("003.png") is not None
     second.close()

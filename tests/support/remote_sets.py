@@ -6,15 +6,12 @@ import io
 import json
 import os
 import tarfile
-import time
-from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.images.stored_reading import StoredReading
@@ -23,7 +20,7 @@ from lit_loader.storage.images import RemoteImages
 from lit_loader.storage.settings import StorageSettings
 from tests.support.object_server import ObjectServer
 from tests.support.object_store import etag_of
-from tests.support.stored_sets import catalog_of_files
+from tests.support.stored_sets import catalog_of_files, end_fetch_processes, fetch_processes
 
 __all__ = [
     "digest",
@@ -34,8 +31,6 @@ __all__ = [
     "raw_catalog",
     "remote_reading",
 ]
-
-FETCH_MODULE = "lit_loader.storage.fetch_process"
 
 stores: list[RemoteImages] = []
 
@@ -112,25 +107,8 @@ def digest(batch: tuple[Any, list[dict[str, Any]]]) -> tuple[list[int], str]:
     return indices, state.hexdigest()
 
 
-def fetch_processes() -> list[psutil.Process]:
-    """Return the fetch processes that this process started and that still run."""
-    processes = []
-    for child in psutil.Process().children():
-        # A child may end after it was listed.
-        with suppress(psutil.NoSuchProcess):
-            if FETCH_MODULE in child.cmdline():
-                processes.append(child)
-    return processes
-
-
 def end_stores() -> None:
     """Close the stores of `remote_reading`, and end the fetch processes that this process started."""
     while stores:
         stores.pop().close()
-    processes = fetch_processes()
-    for process in processes:
-        process.kill()
-    deadline = time.monotonic() + 10
-    # A thread of the client waits for them.
-    while any(process.is_running() for process in processes) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    end_fetch_processes()
