@@ -6,7 +6,7 @@ import io
 import json
 import os
 import shutil
-import sys
+import signal
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from lit_loader.storage.pack_target import FolderTarget, StoreTarget
 from lit_loader.storage.settings import StorageSettings
 from lit_loader.storage.verifying import wrong_images
 from tests.support.drawn_set import draw_set
+from tests.support.forks import exit_code_of_fork
 from tests.support.packed_sets import contents, flip_byte, pack
 
 SHARD_BYTES = 20480
@@ -87,20 +88,19 @@ class _DyingTarget(FolderTarget):
     def count(self):
         self.steps -= 1
         if self.steps == 0:
-            os._exit(9)
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def pack_in_child(tables, folder, *, steps, **options):
     """Pack in a process that dies at a step, and return True if it did."""
-    child = os.fork()
-    if child == 0:
-        try:
-            pack(tables, folder, target=lambda folder: _DyingTarget(folder, steps), **options)
-        finally:
-            os._exit(0 if sys.exc_info()[0] is None else 1)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, 9)
-    return code == 9
+
+    def run():
+        report = pack(tables, folder, target=lambda folder: _DyingTarget(folder, steps), **options)
+        return report is not None
+
+    code = exit_code_of_fork(run)
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
 
 
 def test_run_killed_at_any_point_continues_to_the_bytes_of_one_run(tmp_path, table):

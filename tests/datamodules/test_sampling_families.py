@@ -76,10 +76,10 @@ def test_effective_number_config_passes_labels_and_beta(table, by):
     assert everything.expected_visits().tolist() == [1.0] * table.num_images
 
 
-@BY
-def test_block_shuffle_config_passes_shards_sizes_and_repeats(table, by):
+@pytest.mark.parametrize("attribute", [None, "finish"])
+def test_block_shuffle_config_passes_shards_sizes_and_repeats(table, attribute):
     packed = replace(table, shards=np.arange(table.num_images) % 3)
-    labels = image_labels(table, by=by)
+    labels = image_labels(table, by=attribute)
     options = {"open_shards": 2, "block_size": 5}
     for settings, repeats in (
         ({}, None),
@@ -87,7 +87,7 @@ def test_block_shuffle_config_passes_shards_sizes_and_repeats(table, by):
         ({"repeat_thresh": 0.7}, repeat_factors(labels, repeat_thresh=0.7)),
     ):
         expected = BlockShuffleSampler(packed.shards, repeats=repeats, **options)
-        config = BlockShuffleSamplerConfig(balance_by=by, **options, **settings)
+        config = BlockShuffleSamplerConfig(balance_by=attribute, **options, **settings)
         _assert_same(config.make_sampler(packed), expected)
     _assert_same(BlockShuffleSamplerConfig().make_sampler(packed), BlockShuffleSampler(packed.shards))
 

@@ -17,7 +17,7 @@ from lit_loader.images.row_images import RowImages, RowReading
 from lit_loader.images.stored_reading import StoredReading
 from lit_loader.storage.images import LocalImages
 from tests.support.drawn_set import draw_set
-from tests.support.stored_sets import catalog_of, draw_images, remote_set, table_of
+from tests.support.stored_sets import catalog_of_files, draw_images, remote_set, table_of
 
 
 class CountingImages(LocalImages):
@@ -47,7 +47,7 @@ def names(tmp_path):
 
 @pytest.fixture
 def store(tmp_path, names):
-    return CountingImages(catalog_of(tmp_path / "set", names, root=str(tmp_path / "set")))
+    return CountingImages(catalog_of_files(tmp_path / "set", names, root=str(tmp_path / "set")))
 
 
 def reading_of(tmp_path, store, **settings):
@@ -75,7 +75,7 @@ def test_limits_of_files_hold(tmp_path, store, names):
     with pytest.raises(ImageError, match=r"set/000\.png: .* max_pixels=19"):
         reading_of(tmp_path, store, max_pixels=19).read(tmp_path / "elsewhere/000.png")
     (tmp_path / "set/001.png").write_bytes(b"not an image")
-    store = LocalImages(catalog_of(tmp_path / "set", names, root=str(tmp_path / "set")))
+    store = LocalImages(catalog_of_files(tmp_path / "set", names, root=str(tmp_path / "set")))
     with pytest.raises(ImageError, match=r"set/001\.png"):
         reading_of(tmp_path, store).read(tmp_path / "elsewhere/001.png")
 
@@ -86,7 +86,7 @@ def test_sizes_are_those_of_files(tmp_path, exif_orientation):
     exif = image.getexif()
     exif[0x0112] = 6
     image.save(tmp_path / "turned.jpg", exif=exif)
-    store = LocalImages(catalog_of(tmp_path, ["turned.jpg"], root=str(tmp_path)))
+    store = LocalImages(catalog_of_files(tmp_path, ["turned.jpg"], root=str(tmp_path)))
     reading = reading_of(tmp_path, store, exif_orientation=exif_orientation)
     expected = (5, 4) if exif_orientation else (4, 5)
     assert reading.size(tmp_path / "elsewhere/turned.jpg") == expected
@@ -99,14 +99,14 @@ def test_turned_image_with_a_stored_size_is_refused(tmp_path):
     exif = image.getexif()
     exif[0x0112] = 6
     image.save(tmp_path / "000.jpg", exif=exif)
-    store = LocalImages(catalog_of(tmp_path, ["000.jpg"], root=str(tmp_path)))
+    store = LocalImages(catalog_of_files(tmp_path, ["000.jpg"], root=str(tmp_path)))
     with pytest.raises(ImageError, match="EXIF turns the image from 5x4 to 4x5"):
         remote_set(store, tmp_path / "elsewhere", ["000.jpg"])[0]
 
 
 def test_only_images_on_this_host_are_inspected_for_sixteen_bits(tmp_path, store, names):
     Image.fromarray(np.full((4, 5), 4000, dtype=np.uint16)).save(tmp_path / "set" / names[2])
-    store = CountingImages(catalog_of(tmp_path / "set", names, root=str(tmp_path / "set")), absent=names)
+    store = CountingImages(catalog_of_files(tmp_path / "set", names, root=str(tmp_path / "set")), absent=names)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         remote_set(store, tmp_path / "elsewhere", names)
@@ -119,7 +119,7 @@ def test_only_images_on_this_host_are_inspected_for_sixteen_bits(tmp_path, store
 def test_samples_name_the_slots_of_their_images(tmp_path, store):
     table = draw_set(tmp_path / "drawn", num_images=6)
     names = list(table.image_paths)
-    store = LocalImages(catalog_of(tmp_path / "drawn", names, root=str(tmp_path / "drawn")))
+    store = LocalImages(catalog_of_files(tmp_path / "drawn", names, root=str(tmp_path / "drawn")))
     reading = StoredReading(stores={str(tmp_path / "drawn"): store})
     rows = [4, 1, 3]
     detection = DetectionDataset(table.select(rows), reading=reading)
@@ -177,7 +177,7 @@ def test_other_objects_make_another_decoded_cache(tmp_path, store, names):
         (tmp_path / "elsewhere" / name).touch()
     first = remote_set(store, tmp_path / "elsewhere", names, cache=settings)
     Image.fromarray(np.full((4, 5, 3), 99, dtype=np.uint8)).resize((50, 40)).save(tmp_path / "set" / names[0])
-    store = LocalImages(catalog_of(tmp_path / "set", names, root=str(tmp_path / "set")))
+    store = LocalImages(catalog_of_files(tmp_path / "set", names, root=str(tmp_path / "set")))
     second = remote_set(store, tmp_path / "elsewhere", names, cache=settings)
     assert first.cache.key != second.cache.key
     assert int(second[0][0][0, 0, 0]) == 99
@@ -185,7 +185,7 @@ def test_other_objects_make_another_decoded_cache(tmp_path, store, names):
 
 def test_copies_are_compared_without_files(tmp_path, store, names):
     (tmp_path / "set" / names[4]).write_bytes((tmp_path / "set" / names[1]).read_bytes())
-    store = LocalImages(catalog_of(tmp_path / "set", names, root=str(tmp_path / "set")))
+    store = LocalImages(catalog_of_files(tmp_path / "set", names, root=str(tmp_path / "set")))
     paths = [f"{tmp_path}/elsewhere/{name}" for name in names]
     assert equal_files(paths, reading_of(tmp_path, store).copy_traits) == [[1, 4]]
 

@@ -99,7 +99,7 @@ def test_sizes_give_the_order_of_consecutive_shards(sizes, open_shards, block_si
 
 def test_slice_computes_only_the_groups_that_are_open_there(monkeypatch):
     computed = []
-    group = _EpochSteps._group
+    group = vars(_EpochSteps)["_group"]
     monkeypatch.setattr(_EpochSteps, "_group", lambda self, number: computed.append(number) or group(self, number))
     sampler = BlockShuffleSampler(shard_sizes=[100] * 400, open_shards=8, block_size=None)
     order = sampler.order(seed=0, epoch=0)

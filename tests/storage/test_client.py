@@ -27,7 +27,8 @@ from lit_loader.storage.fetch_launch import FetchLaunch
 from lit_loader.storage.fetch_link import FetchLink
 from lit_loader.storage.greeting import Answer
 from lit_loader.storage.protocol import Holder, MessageKind, Messages, State, encode_message, socket_address
-from tests.support.stored_sets import closing_store, draw_images, fetch_pids, remote_images
+from tests.support.forks import exit_code_of_fork
+from tests.support.stored_sets import closing_store, draw_images, fetch_processes, remote_images
 
 # Not by importorskip, because obstore must not be imported where tests fork.
 needs_obstore = pytest.mark.skipif(find_spec("obstore") is None, reason="the extra storage is not installed")
@@ -116,24 +117,13 @@ class FakeFetchProcess:
         return np.frombuffer(message.payload, dtype="<i4").tolist()
 
 
-def exit_code_of_child(function):
-    """Return the exit code of a forked process: 0 if a function returns True."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os._exit(0 if function() else 1)
-        finally:
-            os._exit(2)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 @needs_obstore
 def test_clients_share_a_fetch_process(shared):
     folder, first = shared
     second = store_of(folder)
     assert first.read("003.png") == (folder / "set/003.png").read_bytes()
     assert second.stats()["pid"] == first.stats()["pid"]
-    assert fetch_pids(first) == [first.stats()["pid"]]
+    assert [process.pid for process in fetch_processes(first.folder)] == [first.stats()["pid"]]
     # The second store finds the image.
     assert second.peek("003.png") is not None
     second.close()
@@ -155,7 +145,7 @@ def test_clients_that_start_together_elect_one_fetch_process(folder):
 def test_forked_process_reads_without_the_connection_of_its_parent(shared):
     folder, store = shared
     expected = (folder / "set/002.png").read_bytes()
-    assert exit_code_of_child(lambda: store.read("002.png") == expected) == 0
+    assert exit_code_of_fork(lambda: store.read("002.png") == expected) == 0
 
     def read_with_own_client():
         store.start()
@@ -165,7 +155,7 @@ def test_forked_process_reads_without_the_connection_of_its_parent(shared):
         store.close()
         return data == (folder / "set/001.png").read_bytes()
 
-    assert exit_code_of_child(read_with_own_client) == 0
+    assert exit_code_of_fork(read_with_own_client) == 0
     # The connection of the parent is still open.
     assert store.stats()["failed_images"] == 0
 

@@ -1,4 +1,4 @@
-"""Guarantee: batches of stored images are those of local files to the bit, for every sampler, resumed, on any rank."""
+"""Guarantee: stored images and local files give the same batches for every sampler, resumed, on any rank."""
 
 from __future__ import annotations
 
@@ -83,21 +83,20 @@ def test_every_sampler_has_the_batches_of_local_files(name, small_sets):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("budget_share", [0.25, 2])
 @pytest.mark.parametrize("kind", CATALOGS)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_sampler_has_the_batches_of_local_files_over_epochs(name, kind, budget_share, object_server, tmp_path):
-    table = draw_set(object_server.folder / "set", num_images=150, objects=2)
+def test_every_sampler_has_the_batches_of_local_files_with_a_small_cache(name, kind, object_server, tmp_path):
+    table = draw_set(object_server.folder / "set", num_images=60, objects=2)
     catalog = CATALOGS[kind](object_server, table)
     sampler = FAMILIES[name](table.num_images, None)
-    settings = {"cache_budget": int(budget_share * 4096 * table.num_images), "window": 16}
+    settings = {"cache_budget": 4096 * table.num_images // 4, "window": 8}
     reading = remote_reading(object_server, table, catalog, tmp_path, **settings)
     try:
-        for world_size in (1, 2, 3):
-            for rank in range(world_size):
-                arguments = {"rank": rank, "world_size": world_size, "num_epochs": 3, "num_workers": 2}
-                expected = batches(table, ImageReading(), sampler, **arguments)
-                for resume_at in (None, 1, 7):
-                    assert batches(table, reading, sampler, **arguments, resume_at=resume_at) == expected
+        for rank in range(2):
+            arguments = {"rank": rank, "world_size": 2, "num_epochs": 3}
+            expected = batches(table, ImageReading(), sampler, **arguments)
+            for resume_at in (None, 7):
+                actual = batches(table, reading, sampler, **arguments, resume_at=resume_at, num_workers=2)
+                assert actual == expected, (rank, resume_at)
     finally:
         end_stores()

@@ -76,15 +76,15 @@ def table(object_server):
     return draw_set(object_server.folder / "set", num_images=NUM_IMAGES, objects=2)
 
 
-@pytest.mark.parametrize("kind", TRANSIENT)
-def test_transient_faults_lose_no_sample(kind, object_server, table, tmp_path):
+def test_transient_faults_lose_no_sample(object_server, table, tmp_path):
     expected = digests(loader_of(table))
-    object_server.set_faults(Fault(kind, share=0.4, limit=20))
+    object_server.set_faults(*(Fault(kind, share=0.2, limit=8) for kind in TRANSIENT))
     reading = remote_reading(object_server, table, raw_catalog(object_server, table), tmp_path)
     assert digests(loader_of(table, reading)) == expected
     counts = object_server.counts
-    assert counts[f"fault_{kind}"] >= 10
-    assert counts["get"] + counts["get_range"] == NUM_IMAGES + counts[f"fault_{kind}"]
+    num_faults = [counts[f"fault_{kind}"] for kind in TRANSIENT]
+    assert min(num_faults) >= 2
+    assert counts["get"] + counts["get_range"] == NUM_IMAGES + sum(num_faults)
 
 
 def test_expired_credentials_are_read_again_and_lose_no_sample(object_server, table, tmp_path):
@@ -109,7 +109,7 @@ def lasting_faults():
     return [Fault(kind, keys=f"{digit}.png$") for digit, kind in enumerate(LASTING)]
 
 
-@pytest.mark.parametrize("policy", ["raise", "skip", "substitute"])
+@pytest.mark.parametrize("policy", ["raise", pytest.param("skip", marks=pytest.mark.soak), "substitute"])
 def test_lasting_faults_are_the_samples_own_errors(policy, object_server, table, tmp_path):
     catalog = raw_catalog(object_server, table)
     faults = lasting_faults()
@@ -161,11 +161,10 @@ def kill_fetch_process(sign=signal.SIGKILL):
         process.send_signal(sign)
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["raw", "packed"])
-def test_killed_fetch_process_loses_no_sample(packed, object_server, table, tmp_path):
+def test_killed_fetch_process_loses_no_sample(object_server, table, tmp_path):
     expected = digests(loader_of(table))
-    make = partial(packed_catalog, images_per_shard=7) if packed else raw_catalog
-    reading = remote_reading(object_server, table, make(object_server, table), tmp_path, window=8, num_connections=2)
+    catalog = packed_catalog(object_server, table, images_per_shard=7)
+    reading = remote_reading(object_server, table, catalog, tmp_path, window=8, num_connections=2)
     object_server.set(delay_ms=2)
     actual = []
     with loader_of(table, reading, num_workers=2) as loader:
@@ -212,6 +211,7 @@ def test_ranks_of_a_host_share_one_fetch_process(object_server, table, tmp_path)
     assert object_server.counts["get"] == NUM_IMAGES
 
 
+@pytest.mark.soak
 def test_runs_with_other_seeds_share_fetched_images(object_server, table, tmp_path):
     catalog = raw_catalog(object_server, table)
 
@@ -237,7 +237,7 @@ def test_fetch_process_ends_after_its_trainer_was_killed(object_server, table, t
             os.write(writer, str([process.pid for process in fetch_processes()]).encode())
             time.sleep(600)
         finally:
-            os._exit(1)
+            os.kill(os.getpid(), signal.SIGKILL)
     os.close(writer)
     (fetch_pid,) = json.loads(os.read(reader, 100))
     os.close(reader)
@@ -251,7 +251,7 @@ def ends(pid, wait_s=30):
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         try:
-            # Nobody may wait for a process whose parent was killed.
+            # A process whose parent was killed may stay a zombie.
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
                 return True
         except psutil.NoSuchProcess:
@@ -285,7 +285,8 @@ def test_full_disk_loses_no_sample(object_server, table, tmp_path):
 def mount_small_disk(folder, *, num_bytes):
     """Mount a file system in memory that only this process sees; return False where that is not allowed."""
     libc = ctypes.CDLL(None, use_errno=True)
-    uid, gid = os.getuid(), os.getgid()
+    uid = os.getuid()
+    gid = os.getgid()
     if libc.unshare(CLONE_NEWUSER | CLONE_NEWNS):
         return False
     try:

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -78,8 +79,7 @@ def small_cache(table):
     return {"cache_budget": sum(-(-size // 4096) * 4096 for size in sizes) // 8, "window": 16, "num_connections": 16}
 
 
-@RAW_AND_PACKED
-@pytest.mark.parametrize("kind", [*TRANSIENT, FaultKind.EXPIRED])
+@pytest.mark.parametrize(("kind", "kind_of_set"), [*product(TRANSIENT, CATALOGS), (FaultKind.EXPIRED, "raw")])
 def test_thousands_of_transient_faults_lose_no_sample(kind, kind_of_set, object_server, table, tmp_path):
     catalog = CATALOGS[kind_of_set](object_server, table)
     settings = small_cache(table)
@@ -87,7 +87,7 @@ def test_thousands_of_transient_faults_lose_no_sample(kind, kind_of_set, object_
     if kind is FaultKind.EXPIRED:
         settings["options"] = options_with_credentials(object_server, tmp_path / "credentials.json", "token")
         # A request is repeated five times with new credentials, and then fails.
-        share = 0.05
+        share = 0.07
     reading = remote_reading(object_server, table, catalog, tmp_path, **settings)
     object_server.set_faults(Fault(kind, share=share))
     num_epochs = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from lit_loader.errors import ImageError
 from lit_loader.storage import images
 from lit_loader.storage.catalog import Catalog
 from lit_loader.storage.images import LocalImages
+from tests.support.forks import exit_code_of_fork
 
 
 def shards_of(root, num_shards=3, objects=None):
@@ -37,6 +39,10 @@ def shards_of(root, num_shards=3, objects=None):
     return LocalImages(catalog), dict(zip(paths, data, strict=True))
 
 
+def reads_all(store, data_by_path):
+    return all(store.read(path) == data for path, data in data_by_path.items())
+
+
 def open_files(root):
     # The folder of descriptors is one of them, and closed afterwards.
     links = list(Path("/proc/self/fd").iterdir())
@@ -58,10 +64,7 @@ def test_threads_and_forked_processes_read_at_once(tmp_path, monkeypatch):
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(store.read, paths)) == [data_by_path[path] for path in paths]
     assert len(open_files(tmp_path)) == 2
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if [store.read(path) for path in paths] == [data_by_path[path] for path in paths] else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert exit_code_of_fork(partial(reads_all, store, data_by_path)) == 0
     del store
     assert open_files(tmp_path) == []
 

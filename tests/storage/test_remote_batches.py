@@ -1,9 +1,10 @@
-"""Guarantee: images in a store give the batches of local files, bit for bit."""
+"""Guarantee: images in a store give the batches of local files under workers, other loaders, and single reads.
+
+`test_equal_batches` compares all samplers, ranks and resumed epochs, and `test_faults` kills processes.
+"""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import time
 from importlib.util import find_spec
@@ -13,7 +14,6 @@ import torch
 
 from lit_loader import DataLoader
 from lit_loader.datasets import DetectionDataset
-from tests.support.sampler_families import FAMILIES
 from tests.support.stored_sets import closing_store, draw_images, remote_images, remote_set, table_of
 
 # Not by importorskip, because obstore must not be imported where tests fork.
@@ -55,28 +55,10 @@ def stored_set(folder, names, store):
     return remote_set(store, folder / "elsewhere", names)
 
 
-def batches(dataset, name="random", num_epochs=2, **arguments):
-    settings = {"sampler": FAMILIES[name](NUM_IMAGES, None), "seed": 3, "batch_size": 4, "collate_fn": collate}
+def batches(dataset, num_epochs=2, **arguments):
+    settings = {"shuffle": True, "seed": 3, "batch_size": 4, "collate_fn": collate}
     with DataLoader(dataset, **(settings | arguments)) as loader:
         return [list(loader) for _ in range(num_epochs)]
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_sampler_gives_the_batches_of_files(name, local_set, stored_set):
-    for rank in range(2):
-        arguments = {"rank": rank, "world_size": 2}
-        assert batches(stored_set, name, **arguments) == batches(local_set, name, **arguments)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_resumed_epoch_gives_the_batches_of_files(name, local_set, stored_set):
-    arguments = {"sampler": FAMILIES[name](NUM_IMAGES, None), "seed": 3, "batch_size": 4, "collate_fn": collate}
-    local_loader = DataLoader(local_set, **arguments)
-    iterator = iter(local_loader)
-    next(iterator)
-    with DataLoader(stored_set, **arguments) as loader:
-        loader.load_state_dict(local_loader.state_dict())
-        assert list(loader) == list(iterator)
 
 
 @pytest.mark.parametrize("method", ["multiprocessing", "thread"])
@@ -119,35 +101,3 @@ def test_torchs_loader_and_single_indices_read_from_the_store(local_set, stored_
     assert collate([stored_set[-1], stored_set[4]]) == collate([local_set[-1], local_set[4]])
     loaders = [torch.utils.data.DataLoader(data, batch_size=5, collate_fn=collate) for data in (stored_set, local_set)]
     assert list(loaders[0]) == list(loaders[1])
-
-
-def test_killed_fetch_process_loses_no_sample(folder, names, local_set):
-    with closing_store(remote_images(folder / "set", names, folder / "killed", window=4)) as store:
-        dataset = remote_set(store, folder / "elsewhere", names)
-        actual = []
-        settings = {"seed": 3, "shuffle": True, "collate_fn": collate}
-        with DataLoader(dataset, num_workers=2, **settings) as loader:
-            for number, batch in enumerate(loader):
-                actual.append(batch)
-                if number == 2:
-                    os.kill(store.stats()["pid"], signal.SIGKILL)
-        assert actual == list(DataLoader(local_set, **settings))
-
-
-@pytest.mark.soak
-def test_hundred_kills_lose_no_sample(folder, names, local_set):
-    settings = {"seed": 3, "shuffle": True, "collate_fn": collate}
-    expected = [list(DataLoader(local_set, **settings))][0]
-    with closing_store(
-        remote_images(folder / "set", names, folder / "kills", window=4, cache_budget=5 * 4096)
-    ) as store:
-        dataset = remote_set(store, folder / "elsewhere", names)
-        num_kills = 0
-        with DataLoader(dataset, num_workers=2, **settings) as loader:
-            while num_kills < 100:
-                loader.set_epoch(0)
-                for number, batch in enumerate(loader):
-                    assert batch == expected[number]
-                    if number % 5 == 0:
-                        os.kill(store.stats()["pid"], signal.SIGKILL)
-                        num_kills += 1

@@ -75,13 +75,13 @@ def test_images_elsewhere_do_not_count():
     samples = stored_samples(first=100)
     assert requests_per_image(samples, order_of(SequentialSampler(100 + count))) == 1 / PER_REQUEST
     assert requests_per_image(samples, order_of(SequentialSampler(100))) is None
-    absent = samples._replace(slots=np.full(count, -1, dtype=np.int32))
+    absent = StoredSamples(samples.first, np.full(count, -1, dtype=np.int32), samples.store)
     assert requests_per_image(absent, order_of(SequentialSampler(count))) is None
 
 
 def test_images_on_this_host_have_no_requests():
     samples = stored_samples()
-    local = samples._replace(store=SimpleNamespace(catalog=samples.store.catalog, settings=None))
+    local = StoredSamples(samples.first, samples.slots, SimpleNamespace(catalog=samples.store.catalog, settings=None))
     assert requests_per_image(local, order_of(RandomSampler(10))) is None
 
 

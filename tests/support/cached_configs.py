@@ -15,34 +15,39 @@ __all__ = ["cached_configs"]
 
 _load = OmegaConf.load
 _get_mode = Hydra.get_mode
-# A run of a shipped config is a sweep only if an override says so.
-_SHIPPED = ("train", "eval", "predict")
-_SWEEPING_WORDS = ("hydra.mode", "hparams_search")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cached_configs():
-    """Parse each text of YAML once, and compose the shipped configs once per run instead of twice.
+    """Parse each file of YAML once, and compose a config once per run instead of twice.
 
     Hydra composes a config first to find out whether the run is a sweep. Tests that start a process run it unchanged.
     """
+    modes = {}
+
+    def mode_of(hydra, config_name, overrides):
+        # Only an option of a group, or Hydra's keys, can change whether the config is a sweep.
+        words = tuple(word for word in overrides if word.startswith("hydra.") or "." not in word.partition("=")[0])
+        key = (str(hydra.config_loader.get_search_path()), config_name, words)
+        if key not in modes:
+            modes[key] = _get_mode(hydra, config_name, overrides)
+        return modes[key]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OmegaConf, "load", staticmethod(_load_text))
-        patch.setattr(Hydra, "get_mode", _mode_of_words)
+        patch.setattr(Hydra, "get_mode", mode_of)
         yield
 
 
 def _load_text(file):
-    return pickle.loads(_parse(file.read() if hasattr(file, "read") else Path(file).read_text(encoding="utf-8")))
+    text = file.read() if hasattr(file, "read") else Path(file).read_text(encoding="utf-8")
+    return pickle.loads(_parse(text, str(getattr(file, "name", file))))
 
 
 @cache
-def _parse(text):
+def _parse(text, name):
+    stream = StringIO(text)
+    # Errors in the text name the file.
+    stream.name = name
     # A caller changes its config, and unpickling one takes a third of the time of a deep copy.
-    return pickle.dumps(_load(StringIO(text)))
-
-
-def _mode_of_words(hydra, config_name, overrides):
-    if config_name in _SHIPPED and not any(word in override for override in overrides for word in _SWEEPING_WORDS):
-        return None
-    return _get_mode(hydra, config_name, overrides)
+    return pickle.dumps(_load(stream))

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -46,13 +47,18 @@ class ForkedScripts:
             start_new_session=True,
         )
 
-    def run(self, script: Path, *words: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        """Run a script in a folder with additional variables; return its exit code and its output."""
+    def run(
+        self, script: Path, *words: str, cwd: Path, env: dict[str, str], modules: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script in a folder with additional variables; return its exit code and its output.
+
+        The interpreter imports ``modules`` before, so later scripts have them as well.
+        """
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder, "out")
             err = Path(folder, "err")
             argv = [str(script), *map(str, words)]
-            self._process.stdin.write(json.dumps([argv, str(cwd), env, str(out), str(err)]) + "\n")
+            self._process.stdin.write(json.dumps([argv, str(cwd), env, str(out), str(err), modules]) + "\n")
             self._process.stdin.flush()
             code = self._process.stdout.readline()
             assert code, "the interpreter that forks the scripts has ended"
@@ -82,18 +88,24 @@ def _prepare_fork(argv: list[str], cwd: str, env: dict[str, str], out: str, err:
     sys.path[0] = str(Path(argv[0]).parent)
 
 
-def _serve(modules: list[str]) -> list[str] | None:
-    """Fork for each line of stdin; return the arguments of the script in a fork, and None at the end of stdin."""
+def _import_all(modules: list[str]) -> None:
     gc.disable()
     for name in modules:
         import_module(name)
     # The end of every fork collects garbage several times, which takes a second with the objects of the imports.
     gc.freeze()
     gc.enable()
+
+
+def _serve(modules: list[str]) -> list[str] | None:
+    """Fork for each line of stdin; return the arguments of the script in a fork, and None at the end of stdin."""
+    _import_all(modules)
     while line := sys.stdin.readline():
+        *arguments, more_modules = json.loads(line)
+        if not sys.modules.keys() >= set(more_modules):
+            _import_all(more_modules)
         pid = os.fork()
         if pid == 0:
-            arguments = json.loads(line)
             _prepare_fork(*arguments)
             return arguments[0]
         sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")

@@ -93,7 +93,7 @@ def repaired(port: int) -> Iterator[str]:
         def forward(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             connection = HTTPConnection("127.0.0.1", port)
-            # The signature covers the headers, also that of the host, so none is changed.
+            # The signature covers the headers, also the host, so they stay unchanged.
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
                 connection.putheader(name, value)

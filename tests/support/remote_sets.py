@@ -6,14 +6,12 @@ import io
 import json
 import os
 import tarfile
-import time
-from contextlib import suppress
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.images.stored_reading import StoredReading
@@ -22,6 +20,7 @@ from lit_loader.storage.images import RemoteImages
 from lit_loader.storage.settings import StorageSettings
 from tests.support.object_server import ObjectServer
 from tests.support.object_store import etag_of
+from tests.support.stored_sets import catalog_of_files, end_fetch_processes, fetch_processes
 
 __all__ = [
     "digest",
@@ -33,24 +32,15 @@ __all__ = [
     "remote_reading",
 ]
 
-FETCH_MODULE = "lit_loader.storage.fetch_process"
-
 stores: list[RemoteImages] = []
 
 
 def raw_catalog(server: ObjectServer, table: AnnotationTable) -> Catalog:
     """Return the catalog of a table whose root is a folder of the server's bucket."""
     root = Path(table.root)
-    statuses = [os.stat(root / path) for path in table.image_paths]
-    return Catalog(
-        root=server.url(str(root.relative_to(server.folder))),
-        objects=list(table.image_paths),
-        versions=[etag_of(status) for status in statuses],
-        object_of=np.arange(table.num_images, dtype=np.int32),
-        starts=np.zeros(table.num_images, dtype=np.int64),
-        lengths=np.array([status.st_size for status in statuses], dtype=np.int64),
-        path_hashes=Catalog.hash_paths(table.image_paths),
-    )
+    versions = [etag_of(os.stat(root / path)) for path in table.image_paths]
+    url = server.url(str(root.relative_to(server.folder)))
+    return replace(catalog_of_files(root, list(table.image_paths), root=url), versions=versions)
 
 
 def packed_catalog(
@@ -96,7 +86,10 @@ def remote_reading(
 
 def options_with_credentials(server: ObjectServer, file: Path, token: str) -> dict[str, str]:
     """Write a file with credentials, and return options that read it."""
-    file.write_text(json.dumps({"access_key_id": "id", "secret_access_key": "key", "token": token, "expires_at": None}))
+    credentials = {"access_key_id": "id", "secret_access_key": "key", "token": token, "expires_at": None}
+    # A fetch process may read the file now.
+    file.with_suffix(".new").write_text(json.dumps(credentials))
+    file.with_suffix(".new").rename(file)
     options = {name: value for name, value in server.options.items() if name != "skip_signature"}
     return options | {"credentials_file": str(file)}
 
@@ -114,25 +107,8 @@ def digest(batch: tuple[Any, list[dict[str, Any]]]) -> tuple[list[int], str]:
     return indices, state.hexdigest()
 
 
-def fetch_processes() -> list[psutil.Process]:
-    """Return the fetch processes that this process started and that still run."""
-    processes = []
-    for child in psutil.Process().children():
-        # A child may end after it was listed.
-        with suppress(psutil.NoSuchProcess):
-            if FETCH_MODULE in child.cmdline():
-                processes.append(child)
-    return processes
-
-
 def end_stores() -> None:
     """Close the stores of `remote_reading`, and end the fetch processes that this process started."""
     while stores:
         stores.pop().close()
-    processes = fetch_processes()
-    for process in processes:
-        process.kill()
-    deadline = time.monotonic() + 10
-    # A thread of the client waits for them.
-    while any(process.is_running() for process in processes) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    end_fetch_processes()

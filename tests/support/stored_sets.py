@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
 from PIL import Image
 
 from lit_loader.annotations import AnnotationTable
@@ -21,8 +20,10 @@ from lit_loader.storage.images import ImageStore, RemoteImages
 from lit_loader.storage.settings import StorageSettings
 from tests.support.any_table import small_table
 
+FETCH_MODULE = "lit_loader.storage.fetch_process"
 
-def catalog_of(folder: Path, names: list[str], *, root: str | None = None) -> Catalog:
+
+def catalog_of_files(folder: Path, names: list[str], *, root: str | None = None) -> Catalog:
     """Return the catalog of files, with an object for each file."""
     return Catalog(
         root=folder.as_uri() if root is None else root,
@@ -37,7 +38,7 @@ def catalog_of(folder: Path, names: list[str], *, root: str | None = None) -> Ca
 
 def remote_images(folder: Path, names: list[str], cache_dir: Path, **settings) -> RemoteImages:
     """Return a store of the files of a folder."""
-    catalog = catalog_of(folder, names)
+    catalog = catalog_of_files(folder, names)
     return RemoteImages(catalog, StorageSettings(url=catalog.root, cache_dir=cache_dir, **settings))
 
 
@@ -69,26 +70,34 @@ def remote_set(store: ImageStore, root: Path, names: list[str], **settings) -> D
     return DetectionDataset(table_of(root, names), reading=reading, **settings)
 
 
-def fetch_pids(store: RemoteImages) -> list[int]:
-    """Return the fetch processes of a store's cache."""
-    pids = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if os.fsencode(store.folder) in (process / "cmdline").read_bytes().split(b"\0"):
-                pids.append(int(process.name))
-    return pids
+def fetch_processes(folder: Path | None = None) -> list[psutil.Process]:
+    """Return the fetch processes that this process started and that still run, of all caches or of one folder."""
+    words = {FETCH_MODULE} if folder is None else {FETCH_MODULE, str(folder)}
+    processes = []
+    for child in psutil.Process().children():
+        # A child may end after it was listed.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if words <= set(child.cmdline()):
+                processes.append(child)
+    return processes
+
+
+def end_fetch_processes(folder: Path | None = None) -> None:
+    """End the fetch processes that this process started, which would wait for others."""
+    deadline = time.monotonic() + 20
+    while (processes := fetch_processes(folder)) and time.monotonic() < deadline:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        # A thread of the client waits for them.
+        time.sleep(0.02)
 
 
 @contextmanager
 def closing_store(store: RemoteImages) -> Iterator[RemoteImages]:
-    """Close a store at the end, and end its fetch process, which would wait for others."""
+    """Close a store at the end, and end its fetch process."""
     try:
         yield store
     finally:
         store.close()
-        deadline = time.monotonic() + 20
-        while (pids := fetch_pids(store)) and time.monotonic() < deadline:
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
-            time.sleep(0.02)
+        end_fetch_processes(store.folder)

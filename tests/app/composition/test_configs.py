@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from itertools import cycle, product
 from pathlib import Path
 from pydoc import locate
 
+import numpy as np
 import pytest
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer
 from omegaconf import OmegaConf
 
-from lit_loader.app.composition import build_datamodule, validate
+from lit_loader.app.composition import ConfigError, build_datamodule, validate
 from lit_loader.foundation.signatures import signature_of
 from lit_loader.images import MAX_PIXELS
 from lit_loader.samplers import GroupedSampler
@@ -157,16 +159,18 @@ def test_callbacks_and_loggers_combine_by_name():
 
 def test_samplers_and_batchings_combine_with_any_workers(tmp_path):
     table = draw_set(tmp_path, num_images=24, widths=[40, 30, 30] * 8, heights=[30, 40, 30] * 8)
+    table = replace(table, shards=np.arange(24) // 3)
     combinations = zip(product(OPTIONS["sampler"], OPTIONS["batching"]), cycle(OPTIONS["workers"]), strict=False)
     for (sampler, batching), workers in combinations:
-        # Block order has its own refusal of groups, and needs shards.
-        if sampler == "block_shuffle":
-            continue
         options = {"sampler": sampler, "batching": batching, "workers": workers}
         nodes = {group: node_of(group, option) for group, option in options.items()}
         cfg = composed_once("trainer.devices=2").copy()
         cfg.update(nodes)
         validate(cfg)
+        if sampler == "block_shuffle" and batching != "plain":
+            with pytest.raises(ConfigError, match="would spread the blocks of sampler=block_shuffle"):
+                build_datamodule(cfg)
+            continue
         datamodule = build_datamodule(cfg)
         assert datamodule.num_workers == cfg.workers.num_workers
         ungrouped = instantiate(cfg.sampler).make_sampler(table)

@@ -28,22 +28,18 @@ QUICK = [
     *("workers=inline", "datamodule.batch_size=2", "num_threads=1", "dataset.progress=false"),
     # The state of an optimizer is twice as large as the weights.
     *(f"callbacks.{name}.save_weights_only=true" for name in ("model_checkpoint", "last_checkpoint")),
-    *(
-        "callbacks=[default,pictures]",
-        "callbacks.curves.num_worst=1",
-        "~callbacks.rich_progress",
-        "trainer.enable_progress_bar=false",
-    ),
+    *("callbacks=[default,pictures]", "~callbacks.rich_progress", "trainer.enable_progress_bar=false"),
 ]
+PICTURES_AS_SHIPPED = "shapes_finish"
 PLAIN = partial(split_in_three, objects=1, **WITHOUT_POINTS)
 POINTS = partial(split_in_three, objects=1)
 FACES = partial(split_in_three, objects=1, **face_columns(18))
 MASKS = partial(split_in_three, draw=draw_polygons)
 
 
-@pytest.fixture(autouse=True)
-def _coarse_pictures(monkeypatch):
-    """Save pictures with few pixels, which take half of the time of a run; tests of pictures draw them in full."""
+@pytest.fixture
+def coarse_pictures(monkeypatch):
+    """Save pictures with few pixels, which take half of the time of a run."""
     save = Figure.savefig
     monkeypatch.setattr(
         Figure, "savefig", lambda figure, file, **settings: save(figure, file, **settings | {"dpi": 20})
@@ -112,13 +108,18 @@ def test_every_experiment_has_overrides_that_make_it_small():
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in EXPERIMENTS]
 )
-def test_every_experiment_fits_validates_tests_and_predicts(name, tmp_path):
-    fit_validate_test_and_predict(name, tmp_path)
+def test_every_experiment_fits_validates_tests_and_predicts(name, tmp_path, request):
+    words = []
+    if name != PICTURES_AS_SHIPPED:
+        request.getfixturevalue("coarse_pictures")
+        words.append("callbacks.curves.num_worst=1")
+    fit_validate_test_and_predict(name, tmp_path, *words)
 
 
 @pytest.mark.parametrize("name", LONG)
+@pytest.mark.usefixtures("coarse_pictures")
 def test_data_of_long_experiments_train_a_small_model(name, tmp_path):
-    fit_validate_test_and_predict(name, tmp_path, *LONG[name], *NET)
+    fit_validate_test_and_predict(name, tmp_path, "callbacks.curves.num_worst=1", *LONG[name], *NET)
 
 
 def fit_validate_test_and_predict(name, tmp_path, *words):
