@@ -19,7 +19,7 @@ _SECRET: Final = re.compile(
 
 def mask_addresses(text: str) -> str:
     """Replace user names, passwords and queries of addresses by ``***``."""
-    # A password may contain "@", too.
+    # A password may contain "@".
     text = re.sub(r"(?<=://)[^/\s]*@", f"{MASK}@", text)
     return re.sub(r"(://[^\s?]*\?)[^\s'\"]+", rf"\1{MASK}", text)
 
