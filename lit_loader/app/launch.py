@@ -147,7 +147,7 @@ def _is_task(environ: Mapping[str, str]) -> bool:
         # srun --pty starts one shell.
         if is_step and "SLURM_PTY_PORT" not in environ:
             raise ConfigError(
-                f"srun started {num_tasks} tasks in a job of the name {environ['SLURM_JOB_NAME']}, of which each would "
+                f"srun started {num_tasks} tasks in a job of the name {environ['SLURM_JOB_NAME']}; each would "
                 "train alone; write `srun --job-name=train lit-loader ...`, or request --ntasks=1"
             )
         return False
@@ -221,10 +221,10 @@ def check_trainer(launch: Launch | None, settings: Mapping[str, Any], environ: M
 def named_run(launch: Launch | None) -> Iterator[None]:
     """Give the folder of a run the same name on all ranks, and each rank a log file; the shipped configs use both.
 
-    The variable ``LIT_LOADER_RUN`` of rank 0 takes precedence. See `connected`, too.
+    The variable ``LIT_LOADER_RUN`` of rank 0 takes precedence. Includes `connected`.
 
     Raises:
-        ConfigError: If ``LIT_LOADER_RUN`` is no name of a folder, or differs between ranks.
+        ConfigError: If ``LIT_LOADER_RUN`` does not name a folder, or differs between ranks.
         LitLoaderError: If rank 0 cannot be reached.
     """
     with connected(launch):
@@ -320,7 +320,7 @@ def _report_failure(launch: Launch, message: str) -> None:
     if store is None or launch.world_size == 1:
         return
     text = f"rank {launch.rank} on {socket.gethostname()} ended: {message[:_MAX_MESSAGE]}"
-    # An error if rank 0 has ended, which the other ranks notice, too.
+    # If rank 0 has ended, this is an error, and the other ranks notice it as well.
     with suppress(RuntimeError):
         # Only the first failure, because later ones may follow from it.
         store.compare_set("failure", "", text)

@@ -163,7 +163,7 @@ def _keys(key: str, value: object) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _keys(key, item)
-    # A reference to an environment variable is no secret.
+    # A reference to an environment variable is not a secret.
     elif value is not None and not isinstance(value, bool) and (_is_literal(value) or not is_secret_key(key)):
         yield key
 

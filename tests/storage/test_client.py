@@ -407,6 +407,7 @@ def test_descriptors_above_1023_are_served(folder, listener, monkeypatch):
 def test_client_that_is_collected_in_its_thread_ends_quietly(folder, listener, monkeypatch):
     errors = []
     monkeypatch.setattr(threading, "excepthook", errors.append)
+    other_threads = set(threading.enumerate())
     store = store_of(folder)
 
     def blocks():
@@ -416,6 +417,7 @@ def test_client_that_is_collected_in_its_thread_ends_quietly(folder, listener, m
     stream = store.open_stream()
     stream.begin(blocks())
     assert [kind for kind, _ in listener.next(9)] == ["BEGIN"]
-    while any(thread.name == "lit_loader_storage" for thread in threading.enumerate()):
-        time.sleep(0.001)
+    for thread in set(threading.enumerate()) - other_threads:
+        if thread.name == "lit_loader_storage":
+            thread.join()
     assert errors == []
