@@ -72,7 +72,6 @@ def scripts():
         "heads of landmarks",
         "mixed batches",
         "mixed batches of a data set",
-        "object storage",
         "monitored training",
         "why training waits",
     ],
