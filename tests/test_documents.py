@@ -166,7 +166,7 @@ def test_every_file_and_link_exists(page):
 
 
 def test_readme_links_to_every_page():
-    assert set(re.findall(r"\]\(docs/(\w+)\.md\)", README)) == set(PAGES)
+    assert set(re.findall(r"\]\(docs/([\w-]+)\.md\)", README)) == set(PAGES)
 
 
 def test_every_name_in_the_readme_of_the_engine_exists():
