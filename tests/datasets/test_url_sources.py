@@ -182,6 +182,11 @@ def test_folds_compare_copies_by_the_store(sets, cache_dir):
         ("s3://me:sesame@host/set", {}, "must not contain a login"),
         ("https://host/set?token=sesame", {}, "must not contain a login, a query"),
         ("s3://bucket/set", {"window": 0}, "storage.window=0 is not a whole number from 1"),
+        (
+            "s3://bucket/set",
+            {"num_connections": 1025},
+            "storage.num_connections=1025 is not a whole number from 1 to 1024",
+        ),
         ("s3://bucket/set", {"token": ["sesame"]}, "storage.token=... must be text"),
         ("folder", {"token": "sesame"}, "storage=... is for the URL of a store"),
     ],

@@ -110,14 +110,16 @@ def fetch(fetcher: Fetcher, store: FakeStore, *jobs: Job) -> None:
         end.close()
 
 
-def make_fetcher(monkeypatch: pytest.MonkeyPatch, folder: Path, store: FakeStore, **catalog: Any) -> Fetcher:
-    """Return a fetcher with one thread of six images of 50 bytes that are PENDING."""
+def make_fetcher(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, store: FakeStore, *, num_connections: int = 1, **catalog: Any
+) -> Fetcher:
+    """Return a fetcher, by default with one thread, of six images of 50 bytes that are PENDING."""
     monkeypatch.setattr(fetching, "open_store", lambda _: store)
     cache = CacheWriter(folder, catalog_of([50] * 6, **catalog), 1 << 20)
     cache.catalog.save(folder / "catalog.arrow")
     for slot in range(6):
         cache.reserve(slot)
-    settings = StorageSettings(url="s3://bucket/set", options={"token": "HIDDEN"}, num_connections=1)
+    settings = StorageSettings(url="s3://bucket/set", options={"token": "HIDDEN"}, num_connections=num_connections)
     return Fetcher(settings, cache)
 
 
@@ -131,6 +133,24 @@ def test_urgent_requests_overtake_waiting_ones(monkeypatch, tmp_path):
     names = [name for name, _ in store.requests]
     assert names.index("set/5.bin") <= 1
     assert [name for name in names if name != "set/5.bin"] == [f"set/{slot}.bin" for slot in range(5)]
+
+
+def test_threads_that_the_system_refuses_leave_the_work_to_the_others(monkeypatch, tmp_path):
+    start = threading.Thread.start
+    started = []
+
+    def start_one(thread: threading.Thread) -> None:
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    store = FakeStore(50)
+    fetcher = make_fetcher(monkeypatch, tmp_path, store, num_connections=3)
+    job = fetcher.submit([1], is_urgent=False)
+    fetch(fetcher, store, job)
+    assert job.error is None
 
 
 def test_images_of_a_shard_are_parts_of_one_range(monkeypatch, tmp_path):
