@@ -1,7 +1,7 @@
 """Quality of block order against its requests an image, for numbers of open shards and sizes of blocks, and a picture.
 
 The set is made of numbers alone: shards of 256 MiB with images of 59 KB, packed class by class, so that neighbours are
-alike. Requests are those of a first epoch, with a cache for all images, and for a quarter of them.
+similar. Requests count for a first epoch, with a cache for all images, and for a quarter of them.
 """
 
 from __future__ import annotations

@@ -267,7 +267,7 @@ def connected(launch: Launch | None) -> Iterator[None]:
     try:
         if store.add(f"starts/{launch.rank}", 1) > 1:
             raise ConfigError(
-                f"torchrun has started rank {launch.rank} again in the same store, whose addresses are those of the "
+                f"torchrun has started rank {launch.rank} again in the same store, which has the addresses of "
                 "earlier ranks; give torchrun one number of hosts, --nnodes=N and not a range, or set "
                 f"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 {_RUN_VARIABLE}=NAME in its environment on each host"
             )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 from torch.utils.data import ConcatDataset
 
-if TYPE_CHECKING:
-    from lit_loader.storage.images import StoredSamples
+from lit_loader.storage.images import StoredSamples
 
 __all__ = ["JoinedDataset"]
 
@@ -49,6 +48,6 @@ class JoinedDataset(ConcatDataset[Any]):
         first = 0
         for dataset, end in zip(self.datasets, self.cumulative_sizes, strict=True):
             parts: list[StoredSamples] = getattr(dataset, "stored_samples", list)()
-            samples += [part._replace(first=first + part.first) for part in parts]
+            samples += [StoredSamples(first + part.first, part.slots, part.store) for part in parts]
             first = end
         return samples

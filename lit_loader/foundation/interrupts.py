@@ -12,12 +12,14 @@ NOTE [Interrupts]
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import NoReturn
 
-__all__ = ["defer_interrupts", "interrupt_again"]
+__all__ = ["defer_interrupts", "end_process", "interrupt_again"]
 
 _DELAY_S = 0.01
 
@@ -65,3 +67,12 @@ def interrupt_again() -> None:
     main = threading.main_thread().ident
     assert main is not None
     threading.Timer(_DELAY_S, signal.pthread_kill, (main, signal.SIGINT)).start()
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process at once: without finalizers, and without waiting for threads.
+
+    Args:
+        code: The exit code.
+    """
+    os._exit(code)

@@ -29,6 +29,7 @@ from typing import Any, Final
 import numpy as np
 
 from lit_loader.errors import CacheError, LitLoaderError, SettingError
+from lit_loader.foundation.interrupts import end_process
 from lit_loader.storage.cache_file import CacheWriter
 from lit_loader.storage.catalog import Catalog
 from lit_loader.storage.fetching import Fetcher, Neighbours, request_distances
@@ -378,4 +379,4 @@ if __name__ == "__main__":
     code = _main(Path(sys.argv[1]))
     sys.stderr.flush()
     # Threads may wait for a store that does not answer.
-    os._exit(code)
+    end_process(code)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any, Final, TypeAlias
 
 from lit_loader.errors import LitLoaderError, SettingError, StorageError, UnsafePathError
+from lit_loader.foundation.interrupts import end_process
 from lit_loader.storage.settings import StorageSettings, hide_secrets
 
 __all__ = ["ReportProgress", "run_job"]
@@ -151,7 +152,7 @@ def _decode_error(error: Mapping[str, Any]) -> Exception:
 def _exit_with_parent() -> None:
     """End this process when the parent closes standard input, or is killed."""
     sys.stdin.buffer.read()
-    os._exit(1)
+    end_process(1)
 
 
 def _answer(stream: IO[bytes], answer: Mapping[str, Any]) -> None:
@@ -176,7 +177,7 @@ def _main(name: str) -> None:
     except BaseException as error:
         _answer(answers, {"error": _encode_error(error, settings)})
     # Requests on other threads may still wait for the store.
-    os._exit(0)
+    end_process(0)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def test_overrides_on_the_page_of_a_run_are_masked(word, masked_word):
 def test_files_of_hydra_are_masked_by_key_and_can_be_replayed(tmp_path, monkeypatch):
     folder = tmp_path / "run" / ".hydra"
     folder.mkdir(parents=True)
-    # A short login such as LocalStack's occurs in other values, too.
+    # Other values contain a short login such as LocalStack's.
     storage = {"access_key_id": "test", "sas_key": SECRET, "token": "${oc.env:NAME}", "region": "x"}
     cfg = OmegaConf.create({"dataset": {"root": "s3://bucket/latest", "storage": storage}, "test": True, "lr": "1e-3"})
     secret_words = ["dataset.storage.access_key_id=test", f"dataset.storage.sas_key={SECRET}"]

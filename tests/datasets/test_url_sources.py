@@ -65,7 +65,7 @@ def cache_dir(sets, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def shared_mirror(sets, cache_dir, monkeypatch):
-    """Let the sources of single sets use the mirror of the folder around them, as those of an `AutoSource` do."""
+    """Let the sources of single sets use the mirror of the parent folder, as an `AutoSource` does."""
     open_own = UrlSource.open_mirror
 
     def open_part(source, *, refresh):

@@ -9,8 +9,8 @@ NOTE [Order of writing]
     images in the catalog, also while new shards are being appended.
 
 NOTE [Files of others]
-    The target may hold files of another program, and ``work`` may come with a copied set. A run replaces only files of
-    the catalog or its own journal. It moves files by their names alone, and follows no links in ``work``.
+    Another program may have written files to the target, and a copied set may contain a ``work`` folder. A run
+    replaces only the files that its catalog or journal names. It moves files by name alone, and follows no links.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from lit_loader.app.commands.settings import UsageError, as_option, parse_pixels
 from lit_loader.errors import LitLoaderError, message_of
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.extras import require
+from lit_loader.foundation.interrupts import end_process
 
 __all__ = ["main"]
 
@@ -392,7 +393,7 @@ def _raise_on_sigterm() -> Iterator[None]:
         if os.getpid() == process:
             raise _Terminated
         # A forked worker inherits the handler but owns nothing to clean up.
-        os._exit(128 + number)
+        end_process(128 + number)
 
     previous_handler = signal.signal(signal.SIGTERM, terminate)
     try:
