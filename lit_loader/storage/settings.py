@@ -30,7 +30,7 @@ SCHEMES: Final = ("s3", "gs", "az", "http", "https", "file")
 _LIMITS: Final = ("cache_budget", "annotation_budget", "window", "num_connections")
 # Options of later versions of obstore may be credentials, too, so only these are public.
 _PUBLIC_OPTIONS: Final = {
-    *("endpoint", "region", "default_region", "bucket", "account_name", "container_name"),
+    *("endpoint", "endpoint_url", "base_url", "region", "default_region", "bucket", "account_name", "container_name"),
     "virtual_hosted_style_request",
     *("skip_signature", "unsigned_payload", "request_payer", "s3_express", "imdsv1_fallback", "use_emulator"),
     *("use_azure_cli", "use_fabric_endpoint", "disable_tagging", "allow_http", "allow_invalid_certificates"),
@@ -183,7 +183,7 @@ def storage_settings(
             rule = f"must be text, a number, true or false, got {type(value).__name__}"
             raise SettingError(f"storage.{name}", ..., rule)
         # An endpoint is shown, and stored with a run.
-        if "endpoint" in name.lower() and re.search("[@?#]", str(value)):
+        if re.search("endpoint|base_url", name.lower()) and re.search("[@?#]", str(value)):
             rule = "must not contain a login, a query or a fragment"
             raise SettingError(f"storage.{name}", ..., rule, "give credentials by the store's environment variables")
     return StorageSettings(url=url.rstrip("/"), options=values, cache_dir=cache_dir, **limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -226,7 +227,8 @@ def test_two_addresses_have_two_mirrors(name, store, tmp_path, monkeypatch):
         store.objects = {"a.jpg": address.encode()}
         monkeypatch.setenv("AWS_ENDPOINT_URL", address if name == "variable" else "http://c")
         options = {} if name == "variable" else {name: address}
-        settings = storage_settings("s3://bucket/set", options, cache_dir=tmp_path)
+        # A copy in another process must not read another store.
+        settings = pickle.loads(pickle.dumps(storage_settings("s3://bucket/set", options, cache_dir=tmp_path)))
         folders.add(open_mirror(settings, is_image=is_image_name, refresh=False, progress=False).folder)
     assert len(folders) == 2
 

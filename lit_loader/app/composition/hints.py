@@ -62,7 +62,7 @@ def run_with_hints(main: Callable[[], Any], surroundings: AbstractContextManager
 
     Args:
         main: The function, which is called again after such a choice.
-        surroundings: Context manager that is active during all calls. Its errors get hints, too.
+        surroundings: Context manager that is active during all calls; hints are added to its errors as well.
     """
     # Hydra's argparse parser takes all overrides at once: after `a=1 -m` it rejects `b=2`.
     sys.argv[1:] = sorted(normalize_words(sys.argv[1:]), key=is_override)
