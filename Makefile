@@ -13,7 +13,10 @@ IMPORTS := $(addprefix tests/,loader/device/test_nesting.py loader/device/test_p
 	memory/test_random_batches.py memory/test_serialization.py)
 LOADER := $(addprefix tests/,engine faults loader) $(addprefix --ignore=,$(IMPORTS) tests/loader/lightning tests/loader/resume)
 STATE := $(addprefix tests/,parity portability loader/resume samplers seeding memory test_distributions.py test_exports.py \
-	foundation/test_extras.py app/test_hydra_app.py test_walk.py) $(addprefix --ignore=,$(IMPORTS))
+	foundation app/test_hydra_app.py installed monitoring/test_diagnosis.py monitoring/test_timeline.py test_layers.py \
+	test_nox_sessions.py test_project_files.py test_walk.py) $(addprefix tests/storage/test_,$(addsuffix .py,cache_file \
+	fetch_process fetching jobs local_images object_server request_estimate schedule tar_index)) \
+	$(addprefix --ignore=,$(IMPORTS))
 TRAINING := $(addprefix tests/,datamodules loader/lightning transforms) $(IMPORTS)
 FILES := $(addprefix tests/,annotations callbacks app/commands app/composition examples recipes)
 REST := $(addprefix --ignore=,$(filter-out --ignore=% $(IMPORTS),$(LOADER) $(STATE) $(TRAINING) $(FILES)))
