@@ -14,6 +14,7 @@ from lit_loader.storage.pack_target import StoreTarget
 from lit_loader.storage.settings import storage_settings
 from tests.support.drawn_set import DrawnSource, draw_set
 from tests.support.packed_sets import contents, flip_byte, pack
+from tests.support.stored_sets import end_fetch_processes
 
 pytestmark = pytest.mark.soak
 
@@ -38,6 +39,7 @@ def test_packed_set_in_a_store_has_the_files_and_the_batches_of_a_local_one(tmp_
         batches.append(list(datamodule.train_dataloader()))
     for store in packed.image_reading(ImageReading()).stores.values():
         store.close()
+    end_fetch_processes()
     for (local_images, _), (images, _) in zip(*batches, strict=True):
         assert all(map(torch.equal, local_images, images))
     tars = PackedSource(object_server.url("set"), train="shards/*.tar", val=None, test=None, progress=False, **settings)
