@@ -427,7 +427,8 @@ def _open_store(launch: Launch) -> Any:
     """
     # These take seconds, which a process without a launcher should not wait for.
     from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
-    from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined] # without `__all__`
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     if launch.launcher == "srun":
         # Sets MASTER_ADDR and MASTER_PORT as Lightning does for the process group.

@@ -10,12 +10,14 @@ NOTE [Reading ahead]
     - ``catalog``: `Catalog`, where the bytes of each image are.
     - ``protocol``: the folder of a cache, its states, and the messages between processes.
     - ``cache_file``: `CacheFile`, the sparse file and the mapped state of each image.
-    - ``fetch_process``: the process that fetches, evicts and answers requests.
-    - ``fetch_launch`` and ``fetch_link``: start and restart that process, and send it messages.
+    - ``fetch_process``: the process that fetches and answers requests; ``schedule`` has the order in which images are
+      needed and chooses what to evict, ``fetching`` the requests to the store.
+    - ``fetch_launch`` and ``fetch_link``: start and restart that process, and send it messages, first a ``greeting``.
     - ``client``: `StorageClient`, and the streams that tell the process in which order images are needed.
     - ``images``: `ImageStore`, which returns the bytes of an image.
     - ``jobs``: list, download and upload in a process of their own; ``object_store`` opens the store there.
     - ``mirror``: the local folder of a URL that readers of annotations get; ``listing`` has its objects.
+    - ``tar_index``, ``tar_samples``: members of tar files; ``shard_writer``, ``pack_target``, ``verifying``: packing.
 """
 
 from __future__ import annotations

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import sys
 from typing import Final
 
 __all__ = ["punch_hole"]
 
 _PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of <linux/falloc.h>
 
-# Python has no name for `fallocate(2)`.
-_FALLOCATE: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+# Python has no name for `fallocate(2)`. Other systems have no such function, and Windows not even a CDLL(None).
+_FALLOCATE: Final = ctypes.CDLL(None, use_errno=True).fallocate if sys.platform == "linux" else None
 
 
 def punch_hole(descriptor: int, offset: int, num_bytes: int) -> None:

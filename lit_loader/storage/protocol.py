@@ -10,7 +10,7 @@ NOTE [Folder of a cache]
     - ``log``: the output of the fetch process, for people;
     - ``lock``: locked (``flock``) by the fetch process as long as it lives, which writes its `Holder` there;
     - ``control``: a Unix stream socket for the messages below, one connection for each training process;
-    - ``requests``: a Unix datagram socket on which any process asks for one image, see `request`.
+    - ``requests``: a Unix datagram socket on which any process asks for one image, see `encode_request`.
 
 NOTE [States]
     The byte of an image is ``4 * generation + state``. Only the fetch process writes it. It sets READY after all bytes

@@ -10,6 +10,7 @@ from lit_loader.foundation.byte_sizes import byte_count
 from lit_loader.storage.fetching import Neighbours, request_distances
 from lit_loader.storage.images import StoredSamples
 from lit_loader.storage.protocol import data_offsets
+from lit_loader.storage.schedule import FAR
 from lit_loader.types import IndexArray, Order
 
 __all__ = ["requests_per_image"]
@@ -19,7 +20,6 @@ _MAX_REQUESTS: Final = 16_384
 _NUM_SAMPLES: Final = 8192
 # Samples that are delivered together, after which more images come into reach.
 _BATCH: Final = 64
-_FAR: Final = 1 << 60
 
 
 def requests_per_image(samples: StoredSamples, order: Order) -> float | None:
@@ -51,7 +51,7 @@ def requests_per_image(samples: StoredSamples, order: Order) -> float | None:
     if not neighbours.exist:
         return 1.0 if (slots >= 0).any() else None
     # Position at which each image is needed first; the last assignment counts, so from the end on.
-    next_uses = np.full(len(catalog), _FAR, dtype=np.int64)
+    next_uses = np.full(len(catalog), FAR, dtype=np.int64)
     positions = np.flatnonzero(slots >= 0)[::-1]
     next_uses[slots[positions]] = positions
     is_absent = np.ones(len(catalog), dtype=np.bool_)

@@ -72,9 +72,9 @@ class StorageSettings:
 
     Args:
         url: URL of the data set's folder, such as ``s3://bucket/set``, without credentials.
-        options: Settings of the store by obstore's names, such as ``endpoint``, ``region`` or ``access_key_id``. They
-            are neither shown, nor pickled, nor part of a cache's name. The store's own environment variables give the
-            other settings.
+        options: Settings of the store by obstore's names, such as ``endpoint``, ``region`` or ``access_key_id``.
+            Credentials among them are neither shown nor pickled. The store's own environment variables give the other
+            settings.
         cache_dir: Folder whose subfolder ``objects`` holds the caches, or None for the user's cache folder.
         cache_budget: Largest size of the cached images of this store, as a number of bytes or a string such as
             ``"100 GiB"``, or None for half of the free disk space.

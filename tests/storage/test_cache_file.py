@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import importlib
 import mmap
 import os
 import pickle
 import random
 import stat
+import sys
 import threading
 from pathlib import Path
 
@@ -15,7 +18,7 @@ import numpy as np
 import pytest
 
 from lit_loader.errors import CacheError
-from lit_loader.storage import cache_file, protocol
+from lit_loader.storage import cache_file, holes, protocol
 from lit_loader.storage.cache_file import CacheFile, CacheWriter
 from lit_loader.storage.protocol import ALIGNMENT, HEADER_BYTES, State
 from tests.support.background import running
@@ -268,3 +271,15 @@ def test_full_disk_is_an_error_and_no_signal(folder, monkeypatch):
     monkeypatch.undo()
     assert np.array_equal(np.flatnonzero(writer.mask(State.PENDING)), [1])
     writer.close()
+
+
+def test_package_imports_where_files_have_no_holes(monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "platform", "win32")
+        patch.delattr(ctypes, "CDLL")
+        importlib.reload(holes)
+    try:
+        with (tmp_path / "data").open("wb") as file, pytest.raises(OSError, match="not supported"):
+            holes.punch_hole(file.fileno(), 0, 4096)
+    finally:
+        importlib.reload(holes)
