@@ -21,7 +21,7 @@ TRAINING := $(addprefix tests/,datamodules loader/lightning transforms) $(IMPORT
 FILES := $(addprefix tests/,annotations callbacks app/commands app/composition examples recipes)
 REST := $(addprefix --ignore=,$(filter-out --ignore=% $(IMPORTS),$(LOADER) $(STATE) $(TRAINING) $(FILES)))
 
-.PHONY: demo test parts soak lint bench clean
+.PHONY: demo test parts soak lint bench docs clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml
@@ -52,8 +52,11 @@ lint: $(READY) ## style and types
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+docs: $(READY) ## the site, in docs/_build/html; runs the tutorials; warnings are errors
+	$(PY) -m sphinx -W --keep-going -j auto -b html docs docs/_build/html
+
 bench: $(READY) ## ours beside torch's loader, printed as ratios
 	$(PY) -m benchmarks
 
 clean:
-	rm -rf $(VENV) logs outputs .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf $(VENV) logs outputs .pytest_cache .mypy_cache .ruff_cache dist docs/_build docs/tutorials

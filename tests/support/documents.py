@@ -8,19 +8,29 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
-"""The text of each page of docs/, by its name without extension."""
-ALL = "\n".join([README, *PAGES.values()])
+DOCS = ROOT / "docs"
+_GENERATED = ("_build", "api/generated", "tutorials")
+PAGE_PATHS = sorted(path for path in DOCS.rglob("*.md") if not path.relative_to(DOCS).as_posix().startswith(_GENERATED))
+PAGES = {path.relative_to(DOCS).with_suffix("").as_posix(): path.read_text() for path in PAGE_PATHS}
+"""The text of each page of docs/, by its path in docs/ without extension, such as ``data/formats``."""
+TEXTS = {"README": README, **PAGES}
+"""The same with the README."""
+ALL = "\n".join(TEXTS.values())
 
 
 def blocks(text: str, language: str) -> list[str]:
     """Return the fenced blocks of a language."""
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def shell_lines(text: str) -> list[list[str]]:
+    """Return the words of each command in shell blocks, without comments and redirections."""
+    lines = "".join(blocks(text, "bash")).replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line, comments=True) for line in lines]
+    return [words[: words.index(">")] if ">" in words else words for words in commands if words]
 
 
 def commands(text: str, program: str) -> list[list[str]]:
     """Return the words after ``program``, such as ``lit-loader train``, of each command in shell blocks."""
-    lines = "".join(blocks(text, "bash")).replace("\\\n", " ").splitlines()
-    words = [shlex.split(line, comments=True) for line in lines]
     prefix = program.split()
-    return [command[len(prefix) :] for command in words if command[: len(prefix)] == prefix]
+    return [words[len(prefix) :] for words in shell_lines(text) if words[: len(prefix)] == prefix]

@@ -118,5 +118,5 @@ def test_json_of_a_member_is_documented(command, faces, tmp_path):
     command(*PACK, "--to", "packed")
     with tarfile.open(tmp_path / "packed/shards/val-000000.tar") as tar:
         record = json.load(tar.extractfile("00000000.json"))
-    text = Path(__file__).parents[3].joinpath("docs/packed.md").read_text()
+    text = Path(__file__).parents[3].joinpath("docs/scale/packed.md").read_text()
     assert all(f"`{name}`" in text for name in record)

@@ -1,0 +1,76 @@
+"""The commands of README.md and docs/ exist, and run on small data or compose their config."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from itertools import takewhile
+
+import pytest
+
+from lit_loader.app.commands import main
+from lit_loader.app.composition import compose_config, validate
+from tests.support.cached_configs import cached_configs  # noqa: F401 # a fixture
+from tests.support.documented_sets import DOCUMENTED_PATHS, make_documented_sets
+from tests.support.documents import ALL, ROOT, commands, shell_lines
+
+APP = ("train", "eval", "predict")
+TRAIN = [[word for word in words if word not in ("--help", "-m")] for words in commands(ALL, "lit-loader train")]
+# The overrides end at the first option.
+TRAIN += [list(takewhile(lambda word: "--" not in word, words)) for words in commands(ALL, "lit-loader show --batches")]
+DATA = [
+    words[1:]
+    for words in shell_lines(ALL)
+    if words[0] == "lit-loader" and words[1] not in (*APP, "tune", "profile") and "--batches" not in words
+]
+
+
+@pytest.mark.parametrize("words", TRAIN, ids=" ".join)
+def test_training_commands_compose(words):
+    # Hydra splits a sweep, the overrides of a run precede a checkpoint, and --config-dir names a folder of the user.
+    is_sweep = any("," in word and "[" not in word for word in words)
+    has_checkpoint = any(word.startswith("ckpt_path=") for word in words)
+    if words and "--config-dir" not in words and not is_sweep and not has_checkpoint:
+        composed(words)
+
+
+def composed(overrides):
+    cfg = compose_config(ROOT / "conf", "train", overrides)
+    validate(cfg)
+    return cfg
+
+
+@pytest.mark.parametrize("words", DATA, ids=" ".join)
+def test_data_commands_run(words, tmp_path, monkeypatch, capsys):
+    make_documented_sets(" ".join(words), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if not any(word in DOCUMENTED_PATHS for word in words) or any("s3://" in word for word in words):
+        words = [*words, "--help"]  # their data is not made here; argparse checks the options before
+    assert main(words) in (0, 1), capsys.readouterr().err
+
+
+def test_other_commands_exist():
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    assert {"demo", "test", "soak", "lint", "bench", "docs"} <= targets
+    for words in shell_lines(ALL):
+        program, *arguments = words
+        if program == "make":
+            assert set(arguments) <= targets, words
+        elif program == "pip":
+            requested = re.findall(r"\[([\w,]+)\]", " ".join(arguments))
+            assert set(",".join(requested).split(",")) <= extras | {""}, words
+        elif program == "python" and arguments[0] == "-m":
+            assert (ROOT / arguments[1].replace(".", "/")).with_suffix(".py").is_file() or (
+                ROOT / arguments[1] / "__main__.py"
+            ).is_file(), words
+        elif program == "python":
+            assert (ROOT / arguments[0]).is_file(), words
+        else:
+            assert program in {"lit-loader", "torchrun", "srun", "sbatch", "export", "cd", "git", "nox"}, words
+
+
+def test_patterns_match_the_documents():
+    assert len(TRAIN) > 25
+    assert len(DATA) > 15

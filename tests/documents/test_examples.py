@@ -1,0 +1,56 @@
+"""The Python blocks of README.md and docs/ run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from tests.support.documented_sets import make_documented_sets
+from tests.support.documents import README, TEXTS, blocks
+from tests.support.forked_scripts import ForkedScripts
+
+# A block that begins with a comment `# my_NAME.py` is a module of a user, which the test of its page imports.
+SCRIPTS = [
+    pytest.param(code, id=f"{page} {number}")
+    for page, text in TEXTS.items()
+    for number, code in enumerate(blocks(text, "python"), 1)
+    if not code.startswith("# my_")
+]
+LANGUAGES = {"python", "bash", "yaml", "xml", "text"}  # `text` is for output and for trees of files
+# Smaller data and shorter training for the tests.
+SMALLER = {
+    "draw_shapes()": "draw_shapes(num_images={'train': 8, 'val': 4, 'test': 4}, class_shares=(0.6, 0.3, 0.1))",
+    "ShapesSource()": "ShapesSource(num_images={'train': 8}, class_shares=(0.6, 0.3, 0.1))",
+    'weights="DEFAULT"': "weights=None",  # they would be downloaded
+    "max_steps=100": "fast_dev_run=True, accelerator='cpu'",
+}
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    """Forks of an interpreter with the packages that most examples import."""
+    forked_scripts = ForkedScripts("lightning.pytorch", "matplotlib.pyplot", "torchmetrics", "torchvision")
+    yield forked_scripts
+    forked_scripts.close()
+
+
+@pytest.mark.parametrize("code", SCRIPTS)
+def test_python_examples_run(code, scripts, tmp_path):
+    make_documented_sets(code, tmp_path)
+    # Examples of the README import lit_loader themselves; to save time, others find it imported.
+    modules = () if code in README else ("lit_loader.callbacks", "lit_loader.recipes")
+    for long, short in SMALLER.items():
+        code = code.replace(long, short)
+    (tmp_path / "example.py").write_text(code)
+    result = scripts.run(tmp_path / "example.py", cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path)}, modules=modules)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_block_has_a_language_that_tests_know(page):
+    opened = Counter(re.findall(r"^```([\w{}-]*)", TEXTS[page], re.MULTILINE))
+    opened = Counter({name: count for name, count in opened.items() if not name.startswith("{")})
+    assert set(opened) <= LANGUAGES | {""}
