@@ -83,6 +83,10 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
 }
 
+llms_txt_build_parallel = False  # the second build reuses the tutorials that the first one ran
+llms_txt_suppress_unknown_node_warnings = ["imgsgnode"]  # pictures of tutorials have no text
+llms_txt_full_build = True
+
 copybutton_exclude = ".linenos, .gp, .go"
 
 
