@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from docutils import nodes
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
     from sphinx.writers.html5 import HTML5Translator
 
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
+
 project = "lit_loader"
 author = "the lit_loader authors"
 project_copyright = author
@@ -23,14 +27,16 @@ release = version
 extensions = [
     "matplotlib.sphinxext.plot_directive",
     "myst_parser",
+    "public_names",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "sphinx_llm.txt",
 ]
-exclude_patterns = ["_build", "figures"]
+exclude_patterns = ["_build", "extensions", "figures"]
 suppress_warnings = ["config.cache"]  # the order of tutorials is an object, which cannot be pickled
 
 # MyST: Markdown pages. Headings down to the third level can be linked to as page.md#heading.
@@ -39,12 +45,17 @@ myst_heading_anchors = 3
 
 # API: Google docstrings. `name` in a docstring links to the API where it is one of its names, else it is code.
 default_role = "py:obj"
+autosummary_generate = False  # a page lists its names, see extensions/public_names.py
+autodoc_preserve_defaults = True
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
+python_maximum_signature_line_length = 90
+python_use_unqualified_type_names = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # attributes are a list in the entry of the class
 napoleon_use_rtype = False
 
 # Tutorials: scripts with text, run by the build.
