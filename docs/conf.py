@@ -29,7 +29,6 @@ extensions = [
     "myst_parser",
     "public_names",
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
@@ -45,7 +44,6 @@ myst_heading_anchors = 3
 
 # API: Google docstrings. `name` in a docstring links to the API where it is one of its names, else it is code.
 default_role = "py:obj"
-autosummary_generate = False  # a page lists its names, see extensions/public_names.py
 autodoc_preserve_defaults = True
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"

@@ -14,19 +14,25 @@ the module that defines it, which autodoc does not find through a package that e
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+from collections import defaultdict
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
+from sphinx.util.nodes import make_refnode
 
 if TYPE_CHECKING:
     from sphinx.addnodes import pending_xref
     from sphinx.application import Sphinx
     from sphinx.environment import BuildEnvironment
+
+# Labels of one-line sections in docstrings, whose further lines are indented.
+_LABEL = re.compile(r"(Runs in|Owns|Determinism): ")
 
 
 class Names(SphinxDirective):
@@ -34,20 +40,28 @@ class Names(SphinxDirective):
 
     has_content = True
     required_arguments = 1
-    option_spec: ClassVar[dict[str, Any]] = {}
 
     def run(self) -> list[nodes.Node]:
         """Return the nodes of the table and the entries."""
         module = self.arguments[0]
         names = [line.strip() for line in self.content if line.strip()]
-        lines = ["```{eval-rst}", ".. autosummary::", "   :nosignatures:", ""]
-        lines += [f"   {module}.{name}" for name in names]
+        lines = ["```{eval-rst}", ".. list-table::", "   :class: names", ""]
+        for name in names:
+            lines += [f"   * - :py:obj:`~{module}.{name}`", f"     - {_first_sentence(module, name)}"]
         for name in names:
             lines += ["", *_entry(module, name)]
         lines += ["```"]
         container = nodes.container()
         self.state.nested_parse(StringList(lines, source=self.get_source_info()[0]), 0, container)
         return container.children
+
+
+def _first_sentence(module: str, name: str) -> str:
+    """Return the first line of a docstring, or the first sentence about a constant."""
+    value = getattr(import_module(module), name)
+    if inspect.isclass(value) or inspect.isroutine(value):
+        return (inspect.getdoc(value) or "").partition("\n")[0]
+    return re.split(r"(?<=[.:;]) ", " ".join(_text(module, name)), maxsplit=1)[0].rstrip(":;")
 
 
 def _entry(module: str, name: str) -> list[str]:
@@ -58,62 +72,87 @@ def _entry(module: str, name: str) -> list[str]:
         return [f".. {kind}:: {module}.{name}"]
     if inspect.isroutine(value):
         return [f".. autofunction:: {module}.{name}"]
-    home = _home(module, name)
-    text = ModuleAnalyzer.for_module(home).find_attr_docs().get(("", name), [])
     kind = "data" if name.isupper() else "type"
-    return [f".. py:{kind}:: {module}.{name}", "", *(f"   {line}" for line in text)]
+    return [f".. py:{kind}:: {module}.{name}", "", *(f"   {line}" for line in _text(module, name))]
 
 
-def _home(module: str, name: str) -> str:
-    """Return the module that assigns a constant, which the package exports."""
-    found = [
-        other.__name__
-        for other in list(sys.modules.values())
-        if getattr(other, "__name__", "").startswith("lit_loader.")
-        and vars(other).get(name) is getattr(import_module(module), name)
-        and ("", name) in ModuleAnalyzer.for_module(other.__name__).find_attr_docs()
-    ]
-    return min(found, key=len, default=module)
+def _text(module: str, name: str) -> list[str]:
+    """Return the lines of the string after a constant or type alias, which a package may only export."""
+    value = getattr(import_module(module), name)
+    for other in list(sys.modules.values()):
+        other_name = getattr(other, "__name__", "")
+        if other_name.startswith("lit_loader") and vars(other).get(name) is value:
+            lines = ModuleAnalyzer.for_module(other_name).find_attr_docs().get(("", name))
+            if lines:
+                return lines
+    return []
 
 
 def resolve(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, contnode: nodes.TextElement
 ) -> nodes.reference | None:
-    """Link the name of a docstring that its own module does not export, if only one entry has it.
+    """Link a name that its own module does not export, if exactly one entry of the reference has it.
 
     ``DataLoader`` in a docstring of `lit_loader.recipes` is `lit_loader.DataLoader`, and so is the
-    ``lit_loader.loader.loader.DataLoader`` of a type.
+    ``lit_loader.loader.data_loader.DataLoader`` of a type.
     """
     if node.get("refdomain") != "py":
         return None
-    domain = env.domains.python_domain
     target = node["reftarget"].removesuffix("()")
     parts = target.split(".")
-    # A class and its member, or one name.
+    # A class and its member, or a single name.
     names = [".".join(parts[-2:]), parts[-1]] if parts[0] == "lit_loader" else [target]
     for name in names:
-        matches = [
-            full_name
-            for full_name, entry in domain.objects.items()
-            if full_name.endswith(f".{name}") and not entry.aliased and full_name.count(".") <= name.count(".") + 3
-        ]
-        if len(matches) == 1:
-            entry = domain.objects[matches[0]]
-            from sphinx.util.nodes import make_refnode
-
-            return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, [contnode], matches[0])
+        full_names = _full_names(env).get(name, [])
+        if len(full_names) == 1:
+            entry = env.domains.python_domain.objects[full_names[0]]
+            return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, [contnode], full_names[0])
     return None
+
+
+def _full_names(env: BuildEnvironment) -> dict[str, list[str]]:
+    """Return the names of all entries by their last word, and those of members by their last two words."""
+    index = getattr(env, "_full_names", None)
+    if index is None:
+        index = defaultdict(list)
+        for full_name, entry in env.domains.python_domain.objects.items():
+            parts = full_name.split(".")
+            if not entry.aliased:
+                is_member = entry.objtype in ("attribute", "method", "property")
+                index[".".join(parts[-2:]) if is_member else parts[-1]].append(full_name)
+        env._full_names = index
+    return index
+
+
+def drop_index(app: Sphinx, env: BuildEnvironment) -> None:
+    """Forget the index of names, which must not get into the stored environment."""
+    vars(env).pop("_full_names", None)
 
 
 def skip_tuple_fields(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
     """Leave out the fields of a named tuple, which its docstring lists; their own texts are Python's."""
-    return True if inspect.isdatadescriptor(obj) and type(obj).__name__ == "_tuplegetter" else None
+    return True if type(obj).__name__ == "_tuplegetter" else None
+
+
+def labels_to_fields(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+    """Turn paragraphs such as ``Runs in: workers.`` into fields, which stand in the list of parameters."""
+    in_field = False
+    for number, line in enumerate(lines):
+        if _LABEL.match(line):
+            in_field = True
+            lines[number] = _LABEL.sub(r":\1: ", line)
+        elif not line:
+            in_field = False
+        elif in_field and not line.startswith(" "):
+            lines[number] = f"    {line}"  # the rest of the paragraph belongs to the field
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the directive."""
-    app.setup_extension("sphinx.ext.autosummary")  # loads autodoc
+    """Register the directive, and what makes docstrings fit."""
+    app.setup_extension("sphinx.ext.autodoc")
     app.add_directive("names", Names)
+    app.connect("autodoc-process-docstring", labels_to_fields, priority=400)  # before napoleon
     app.connect("autodoc-skip-member", skip_tuple_fields)
+    app.connect("env-updated", drop_index)
     app.connect("missing-reference", resolve)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
