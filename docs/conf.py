@@ -25,6 +25,7 @@ version = lit_loader.__version__
 release = version
 
 extensions = [
+    "command_help",
     "matplotlib.sphinxext.plot_directive",
     "myst_parser",
     "public_names",

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # Labels of one-line sections in docstrings, whose further lines are indented.
 _LABEL = re.compile(r"(Runs in|Owns|Determinism): ")
+# Replaces colons while napoleon reads the docstring of a property: it takes the words before one for a type.
+_COLON = "\ue000"
 
 
 class Names(SphinxDirective):
@@ -147,11 +149,24 @@ def labels_to_fields(app: Sphinx, what: str, name: str, obj: object, options: An
             lines[number] = f"    {line}"  # the rest of the paragraph belongs to the field
 
 
+def hide_colons(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+    """Replace the colons in the first line about a property."""
+    if what in ("attribute", "property") and lines:
+        lines[0] = lines[0].replace(":", _COLON)
+
+
+def show_colons(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+    """Undo `hide_colons`."""
+    lines[:] = [line.replace(_COLON, ":") for line in lines]
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directive, and what makes docstrings fit."""
     app.setup_extension("sphinx.ext.autodoc")
     app.add_directive("names", Names)
     app.connect("autodoc-process-docstring", labels_to_fields, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", hide_colons, priority=400)
+    app.connect("autodoc-process-docstring", show_colons, priority=600)
     app.connect("autodoc-skip-member", skip_tuple_fields)
     app.connect("env-updated", drop_index)
     app.connect("missing-reference", resolve)

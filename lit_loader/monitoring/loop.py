@@ -155,7 +155,7 @@ class LoopMonitor:
     """Measures why a training loop waits: for Fabric, and for loops of your own.
 
     The monitor counts the time in which the loader has no batch, and no time of the device: it does not synchronise,
-    except around a few bursts in which all batches are ready, which measure the step alone.
+    except around a few bursts in which all batches are ready, which measure the step alone. ::
 
         monitor = LoopMonitor(loader)
         for epoch in range(num_epochs):
