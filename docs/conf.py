@@ -50,6 +50,7 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
+toc_object_entries_show_parents = "hide"
 python_maximum_signature_line_length = 90
 python_use_unqualified_type_names = True
 napoleon_google_docstring = True
@@ -79,12 +80,15 @@ plot_basedir = "figures"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "lit_loader"
+html_logo = "_static/logo.svg"
+html_favicon = "_static/logo.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
 html_math_renderer = "mathml"
 html_theme_options = {
+    "logo": {"text": "lit_loader"},
     "navigation_with_keys": False,
     "show_toc_level": 2,
     "header_links_before_dropdown": 7,
@@ -93,6 +97,14 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
 }
 
+# llms.txt lists the pages with their first sentences, llms-full.txt has all texts, and PAGE.html.md is the page as
+# Markdown, to which llms.txt links. The second build that this takes costs about as much as the first without tutorials.
+llms_txt_description = """\
+Data loading for PyTorch and Lightning: a DataLoader with torch's arguments whose batches are the same bits for any number
+of workers, threads and ranks, exact resume in mid-epoch, class-balanced samplers, readers and writers of annotation
+formats (COCO, YOLO, VOC, ...), augmentation with boxes and keypoints, data modules and a Hydra app that trains
+detectors, landmark models and classifiers. Python package: lit_loader; command: lit-loader.\
+"""
 llms_txt_build_parallel = False  # the second build reuses the tutorials that the first one ran
 llms_txt_suppress_unknown_node_warnings = ["imgsgnode"]  # pictures of tutorials have no text
 llms_txt_full_build = True
