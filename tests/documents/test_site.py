@@ -120,7 +120,9 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
         self.ids |= {values[name] for name in ("id", "name") if name in values}
-        if (tag in ("a", "area") and "href" in values) or (tag == "link" and values.get("rel") in ("next", "prev", "search", "index", "author", "copyright")):
+        if (tag in ("a", "area") and "href" in values) or (
+            tag == "link" and values.get("rel") in ("next", "prev", "search", "index", "author", "copyright")
+        ):
             self.links.append(values["href"])
         elif tag == "link":
             self.loaded.append(values["href"])
