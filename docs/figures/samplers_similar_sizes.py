@@ -32,7 +32,7 @@ for axes, (name, order) in zip(panels, orders.items(), strict=True):
     padded = 4 * (widths[batches].max(axis=1) * heights[batches].max(axis=1)).sum()
     padding = 1 - (widths * heights).sum() / padded
     axes.set_title(f"{name}: {padding:.0%} of the pixels of an epoch are padding", fontsize=10, loc="left")
-    axes.set_xlim(-20, 14800)
+    axes.set_xlim(-20, 15900)
     axes.set_ylim(-20, 1360)
     axes.set_aspect("equal")
     axes.axis("off")
