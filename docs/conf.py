@@ -58,7 +58,7 @@ napoleon_use_ivar = True  # attributes are a list in the entry of the class
 napoleon_use_rtype = False
 
 # Tutorials: scripts with text, run by the build.
-TUTORIALS: list[str] = []
+TUTORIALS: list[str] = ["slow_run.py"]
 sphinx_gallery_conf = {
     "examples_dirs": "../examples/tutorials",
     "gallery_dirs": "tutorials",
