@@ -18,6 +18,7 @@ import tempfile
 import warnings
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
@@ -36,7 +37,8 @@ source = ShapesSource(
 )
 
 
-def make_datamodule(**settings):
+def make_datamodule(**settings: Any) -> DetectionDataModule:
+    """Return the data of all runs."""
     return DetectionDataModule(source, batch_size=4, seed=1, train_sampler=ClassBalancedSamplerConfig(), **settings)
 
 
@@ -49,17 +51,21 @@ def make_datamodule(**settings):
 
 
 class Recorder(Callback):
-    def __init__(self, crash_at=None):
-        self.crash_at = crash_at
-        self.images = {}
-        self.pixels = {}
-        self.losses = {}
+    """Record images, pixels and loss of each step, and raise an error before a given step."""
 
-    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+    def __init__(self, crash_at: int | None = None) -> None:
+        self.crash_at = crash_at
+        self.images: dict[int, list[int]] = {}
+        self.pixels: dict[int, int] = {}
+        self.losses: dict[int, float] = {}
+
+    def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
+        """Crash, if it is time."""
         if trainer.global_step == self.crash_at:
             raise RuntimeError("a crash in mid-epoch")
 
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Record the step."""
         images, targets = batch
         step = trainer.global_step
         self.images[step] = [int(target["image_id"]) for target in targets]
@@ -67,7 +73,8 @@ class Recorder(Callback):
         self.losses[step] = outputs["loss"].item()
 
 
-def train(*callbacks, ckpt_path=None, **settings):
+def train(*callbacks: Callback, ckpt_path: Path | None = None, **settings: Any) -> dict[str, torch.Tensor]:
+    """Train from the beginning or from a checkpoint, and return the final weights."""
     torch.manual_seed(0)  # initial weights; the batches do not depend on it
     detector = partial(fcos_small, channels=8, head_channels=32, min_size=64)
     datamodule = make_datamodule(**settings)
@@ -98,10 +105,10 @@ reference_weights = train(reference, num_workers=0)
 print(f"{len(reference.losses)} steps, last loss {reference.losses[15]:.4f}")
 
 # %%
-# The second run uses two worker processes and crashes before its ninth step. A checkpoint every seven steps is all that
-# remains of it. Step 7 is in the middle of the second epoch, and the workers have already prepared batches that the
-# model never saw. The checkpoint counts the batches that were trained on, not the prepared ones. (Linux forks workers. On
-# other systems, put the runs into a function that is called under ``if __name__ == "__main__":``.)
+# The second run uses two worker processes and crashes before its ninth step. All that remains of it is the checkpoint
+# of step 7. That step is in the middle of the second epoch, and the workers have already prepared batches that the
+# model never saw. The checkpoint counts only the batches that were trained on. (Linux forks workers. On other systems,
+# put the runs into a function that is called under ``if __name__ == "__main__":``.)
 
 crashed = Recorder(crash_at=8)
 checkpoints = ModelCheckpoint(folder / "checkpoints", filename="{step}", every_n_train_steps=7, save_top_k=-1)
@@ -116,12 +123,9 @@ except RuntimeError as error:
 # processes.
 
 resumed = Recorder()
-resumed_weights = train(
-    resumed,
-    ckpt_path=folder / "checkpoints" / "step=7.ckpt",
-    num_workers=1,
-    workers=WorkerSettings(worker_method="thread"),
-)
+thread = WorkerSettings(worker_method="thread")
+checkpoint = folder / "checkpoints" / "step=7.ckpt"
+resumed_weights = train(resumed, ckpt_path=checkpoint, num_workers=1, workers=thread)
 print(f"resumed at step {min(resumed.losses)}, on images {resumed.images[8]}")
 
 # %%
@@ -138,10 +142,10 @@ print("weights are equal:", all(torch.equal(resumed_weights[key], value) for key
 # %%
 # Why this works
 # --------------
-# A sampler of lit_loader computes the order of an epoch from the seed and the number of the epoch, and can read any part
-# of it directly. So a checkpoint needs no list of indices and no generator states: it says "epoch 1, position 8", and
-# the resumed run starts to read there. The augmentation of each sample is seeded from (seed, epoch, position), so it
-# does not matter which worker makes the sample, or what that worker made before.
+# A sampler of lit_loader computes the order of an epoch from the seed and the number of the epoch, and can read any
+# part of it directly. So a checkpoint needs no list of indices and no generator states: it says "epoch 1, position 8",
+# and the resumed run starts to read there. The augmentation of each sample is seeded from (seed, epoch, position), so
+# it does not matter which worker makes the sample, or what that worker made before.
 #
 # The upper plot shows both loss curves; the resumed run lies exactly on the reference. The lower plot shows the images
 # of each step. Step 8 was trained twice, once before the crash and once after it, on the same images.
@@ -158,7 +162,9 @@ for run, marker, color in ((reference, "s", "0.75"), (crashed, "o", "tab:blue"),
 for axes in (top, bottom):
     for end_of_epoch in (5.5, 10.5):
         axes.axvline(end_of_epoch, color="0.6", linestyle=":")
-bottom.set(xlabel="training step (dotted: end of an epoch)", ylabel="image number", xticks=range(1, 16))
+bottom.set(
+    xlabel="training step (dotted: end of an epoch)", ylabel="image number", xticks=range(1, 16), yticks=range(0, 20, 4)
+)
 plt.show()
 
 # %%
