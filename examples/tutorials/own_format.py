@@ -1,5 +1,4 @@
-"""
-A format of your own
+"""A format of your own
 ====================
 
 Your annotations are in a text format that nobody else has. This tutorial writes a reader for such a format, lets it
@@ -22,7 +21,6 @@ import tempfile
 import warnings
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 import matplotlib.pyplot as plt
