@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -146,12 +145,11 @@ def test_task_of_the_page_trains_and_is_scored(user_module, source, trainer, tmp
     assert task_class.load_from_checkpoint(tmp_path / "task.ckpt", weights_only=True).hparams.width == 8
 
 
-def test_rows_of_a_database_are_read(user_module, tmp_path):
+def test_rows_of_a_database_are_read(user_module, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     user_module("my_database")
-    (tmp_path / "my_training.py").write_text(MODULES["my_training"])
-    environment = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": ""}
-    output = subprocess.check_output([sys.executable, "my_training.py"], cwd=tmp_path, env=environment, text=True)
-    assert "torch.Size([3, 48, 64])" in output
+    user_module("my_training")
+    assert "torch.Size([3, 48, 64])" in capsys.readouterr().out
 
 
 def test_configs_of_the_pages_compose(user_module, tmp_path):
