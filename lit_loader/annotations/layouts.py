@@ -256,6 +256,8 @@ def _coco(folder: _SearchedFolder) -> Iterator[Layout]:
         path
         for path in _paths(folder, ".json")
         if re.search(rb'"(images|annotations)"\s*:\s*\[', folder.head(path))
+        # Label Studio's tasks are a list, and each of them has `annotations`.
+        if folder.head(path).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
         # Captions, panoptic segments and lists of test images have the same keys, and no boxes.
         if not posixpath.basename(path).startswith(("captions", "image_info", "panoptic"))
     ]

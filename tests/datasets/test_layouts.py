@@ -461,6 +461,7 @@ def test_folders_of_stages_are_no_classes(tmp_path):
     [
         ('{"_via_settings": {}, "_via_img_metadata": {}}', "VIA JSON: export it from VIA as COCO"),
         ("{}", "no layout of a known format fits; it contains notes.json"),
+        ('[{"id": 1, "annotations": [{"completed_by": 1}]}]', "this may be Label Studio JSON: export it"),
     ],
 )
 def test_a_folder_without_a_layout_is_refused_with_the_format_it_may_have(text, message, tmp_path):

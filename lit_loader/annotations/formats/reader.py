@@ -48,6 +48,7 @@ __all__ = ["Inputs", "ReadOptions", "Reader"]
 _KITTI: Final = "KITTI labels: convert them to COCO or YOLO"
 _DOTA: Final = "DOTA labels of oriented boxes: read them as 'dota'"
 _CREATEML: Final = "CreateML JSON: export it as COCO or Pascal VOC"
+_LABEL_STUDIO: Final = "Label Studio JSON: export it from Label Studio as COCO, YOLO or Pascal VOC"
 _ICDAR: Final = "ICDAR text: convert its quadrangles to COCO polygons"
 _MPII: Final = "MPII's poses: convert them to COCO keypoints"
 _TPS: Final = "TPS of tpsDig: write path, x and y as CSV, which keypoints_csv reads with schema and y_up=True"
@@ -62,6 +63,7 @@ _OTHER_FORMATS: Final = {
     rb'"(shape_attributes|_via_\w+)"\s*:': "VIA JSON: export it from VIA as COCO",
     rb'"(shapes|shape_type|imageData)"\s*:': "LabelMe JSON: read it as 'labelme'",
     rb'"coordinates"\s*:\s*\{': _CREATEML,
+    rb'"(completed_by|from_name|annotation_id)"\s*:': _LABEL_STUDIO,
     rb'"securityToken"\s*:|"asset"\s*:\s*\{': "VoTT JSON: export it from VoTT as CSV, which keypoints_csv reads",
     rb'"joints(_vis)?"\s*:': _MPII,
     rb'"(images|annotations|categories)"\s*:\s*\[': "COCO JSON: read it as 'coco'",

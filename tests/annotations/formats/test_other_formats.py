@@ -27,6 +27,7 @@ VGGFACE2_POINTS = "NAME_ID,P1X,P1Y,P2X,P2Y,P3X,P3Y,P4X,P4Y,P5X,P5Y\na,1,2,3,4,5,
 VOTT_JSON = json.dumps({"asset": {"format": "jpg", "name": "a.jpg"}, "regions": []})
 BOX = {"label": "dog", "coordinates": {"x": 5, "y": 6, "width": 2, "height": 3}}
 CREATEML = json.dumps([{"image": "a.jpg", "annotations": [BOX]}])
+LABEL_STUDIO = json.dumps([{"id": 1, "annotations": [{"id": 1, "completed_by": 1, "result": []}]}])
 MPII = json.dumps([{"joints_vis": [1], "joints": [[1, 2]], "image": "a.jpg", "center": [1, 2], "scale": 1}])
 KITTI = "Car 0.00 0 -1.58 587.01 173.33 614.12 200.12 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59\n"
 DOTA = "imagesource:GoogleEarth\ngsd:0.14\n1 2 3 2 3 4 1 4 plane 0\n"
@@ -36,6 +37,7 @@ TPS = "LM=2\n1.0 2.0\n3.0 4.0\nIMAGE=a.jpg\nID=0\n"
 DEEPLABCUT = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\na.jpg,1,2\n"
 CASES = [
     ("coco", "json", CREATEML, "CreateML JSON: export it as COCO or Pascal VOC"),
+    ("coco", "json", LABEL_STUDIO, "Label Studio JSON: export it from Label Studio as COCO, YOLO or Pascal VOC"),
     ("coco", "json", VOTT_JSON, "VoTT JSON: export it from VoTT as CSV, which keypoints_csv reads"),
     ("coco", "json", MPII, "MPII's poses: convert them to COCO keypoints"),
     ("coco", "mat", "MATLAB 5.0 MAT-file, Platform", "MPII's poses: convert them to COCO keypoints"),

@@ -1,0 +1,77 @@
+"""A long-tailed detection set without pixels, and the panels that the figures of samplers share."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from lit_loader import AnnotationTable
+from lit_loader.annotations import image_labels
+
+BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#999999"
+COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE)
+NUM_CLASSES = 10
+NUM_IMAGES = 2000
+
+
+@cache
+def long_tail() -> AnnotationTable:
+    """Return 2,000 images with one to four objects of ten classes, from about 2,000 objects to 20."""
+    rng = np.random.default_rng(0)
+    shares = 100.0 ** -(np.arange(NUM_CLASSES) / (NUM_CLASSES - 1))
+    counts = rng.integers(1, 5, NUM_IMAGES)
+    num_objects = int(counts.sum())
+    return AnnotationTable(
+        root=Path("/"),
+        image_paths=[f"{i}.jpg" for i in range(NUM_IMAGES)],
+        class_names=[f"class {c}" for c in range(NUM_CLASSES)],
+        offsets=np.append(0, np.cumsum(counts)),
+        boxes=np.tile(np.array([0, 0, 9, 9], dtype=np.float32), (num_objects, 1)),
+        labels=rng.choice(NUM_CLASSES, num_objects, p=shares / shares.sum()),
+    )
+
+
+def class_shares(visits: np.ndarray) -> np.ndarray:
+    """Return the share of each class among the objects of an epoch that visits each image so often."""
+    objects = visits @ long_tail().image_class_counts()
+    return objects / objects.sum()
+
+
+def rarest_class_count() -> np.ndarray:
+    """Return for each image the number of images that contain its rarest class."""
+    labels = image_labels(long_tail())
+    counts = np.bincount(labels.classes)
+    return np.minimum.reduceat(counts[labels.classes], labels.offsets[:-1])
+
+
+def draw_class_mix(axes, samplers: dict) -> None:
+    """Draw the share of each class in the data and under each sampler."""
+    classes = np.arange(NUM_CLASSES)
+    axes.bar(classes, class_shares(np.ones(NUM_IMAGES)), color="#D9D9D9", label="data")
+    for (name, sampler), color, marker in zip(samplers.items(), COLORS, "osD^v", strict=False):
+        shares = class_shares(sampler.expected_visits())
+        axes.plot(classes, shares, marker=marker, color=color, linewidth=1.5, markersize=5, label=name)
+    axes.set_yscale("log")
+    axes.set_xticks(classes)
+    axes.set_xlabel("class, from frequent to rare")
+    axes.set_ylabel("share of the objects of an epoch")
+    axes.legend(frameon=False, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_visits(axes, samplers: dict) -> None:
+    """Draw the mean visits of an image in an epoch against the frequency of its rarest class."""
+    counts = rarest_class_count()
+    frequencies = np.unique(counts)
+    for (name, sampler), color, marker in zip(samplers.items(), COLORS, "osD^v", strict=False):
+        visits = sampler.expected_visits()
+        means = [visits[counts == count].mean() for count in frequencies]
+        axes.plot(frequencies / NUM_IMAGES, means, marker=marker, color=color, linewidth=1.5, markersize=5, label=name)
+    axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("share of the images with the image's rarest class")
+    axes.set_ylabel("mean visits of an image in an epoch")
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,12 @@
+import matplotlib.pyplot as plt
+from long_tail_set import draw_class_mix, draw_visits, long_tail
+
+from lit_loader import WeightedSamplerConfig
+
+samplers = {
+    f"exponent {exponent:g}": WeightedSamplerConfig(exponent=exponent).make_sampler(long_tail())
+    for exponent in (0.0, 0.5, 1.0)
+}
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+draw_class_mix(left, samplers)
+draw_visits(right, samplers)

@@ -1,0 +1,153 @@
+"""
+Several sources in one run
+==========================
+
+Annotations often come from several places: two labelling teams, a public data set and your own photographs. They have
+different formats and different class names, and one of them may not label a class at all. This tutorial trains on two
+such sets at once. It renames their classes, declares the class that is missing, fixes the number of images of each
+source in every batch, and counts the batches to check it.
+"""
+
+# %%
+# Two sets that do not fit together
+# ---------------------------------
+# We draw two small sets of shapes. The first one is in VOC format and labels discs, squares and stars. The second one
+# is in COCO format, calls a disc a ``ball``, and its annotators ignored stars: stars are visible in its images, but they
+# have no boxes.
+
+import tempfile
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+
+from lit_loader import DetectionDataModule, MixedSource, ShapesSource, open_source, write_annotations
+from lit_loader.recipes import DetectionTask, fcos_small
+
+warnings.filterwarnings("ignore", module="lightning")  # a task without a trainer cannot log
+
+folder = Path(tempfile.mkdtemp())
+settings = {"class_shares": (0.4, 0.3, 0.3), "cache_dir": str(folder), "progress": False}
+
+lab = ShapesSource(num_images={"train": 60, "val": 12}, **settings)
+lab.prepare()
+
+drawn = ShapesSource(num_images={"train": 20, "val": 8}, seed=1, **settings)
+for stage in ("train", "val"):
+    (table,) = drawn.tables(stage)
+    table = table.with_renamed_classes({"disc": "ball", "star": None})  # None drops the boxes and keeps the images
+    table = replace(table, keypoints=None, visibility=None, keypoint_names=(), flip_pairs=(), normalization_pair=None)
+    write_annotations("coco", table, folder / "web", f"{stage}.json", allow_loss=True)
+    (folder / "web" / "JPEGImages").mkdir(exist_ok=True)
+    for row in range(table.num_images):
+        (folder / "web" / table.image_paths[row]).write_bytes(table.image_path(row).read_bytes())
+
+web = open_source(folder / "web", progress=False, cache_dir=str(folder))
+for name, source in {"lab": lab, "web": web}.items():
+    (table,) = source.tables("train")
+    print(name, dict(zip(table.class_names, table.class_counts().tolist(), strict=True)))
+
+# %%
+# What happens without settings
+# -----------------------------
+# A :py:class:`~lit_loader.MixedSource` joins any number of sources. It refuses to guess. ``ball`` and ``disc`` may be
+# the same thing or not, and a class without boxes in one source may be visible there or not. Treating visible stars as
+# background would teach the model to overlook stars, so the error asks what the missing classes mean.
+
+try:
+    MixedSource({"lab": lab, "web": web}).tables("train")
+except ValueError as error:
+    print(error)
+
+# %%
+# Rename, and declare what is missing
+# -----------------------------------
+# ``classes`` renames the classes of a source. ``missing`` says what a class without boxes means: ``"unlabelled"`` if its
+# objects may be visible, ``"absent"`` if there are none. ``ratio`` and ``ratio_per="batch"`` fix the mix: every batch
+# of four has three images of ``lab`` and one of ``web``.
+
+source = MixedSource(
+    {"lab": lab, "web": web},
+    classes={"web": {"ball": "disc"}},
+    missing={"web": "unlabelled"},
+    ratio={"lab": 3, "web": 1},
+    ratio_per="batch",
+)
+datamodule = DetectionDataModule(source, batch_size=4, seed=0, num_workers=0)
+print(datamodule.class_names)
+print(datamodule.summary())
+
+# %%
+# Count the mix
+# -------------
+# The targets of an image of ``web`` have a field ``unlabelled`` with the labels of the classes that nobody annotated
+# there. We use it to tell the sources apart. Every batch has exactly one image of ``web``; the 20 images of ``web`` and
+# the 60 of ``lab`` happen to be used up at the same time. If the ratio were 1 to 1, ``web`` would be repeated: no image
+# comes again before all images of its source have come.
+
+
+def web_images_per_batch(datamodule):
+    datamodule.setup("fit")
+    return [sum("unlabelled" in target for target in targets) for _, targets in datamodule.train_dataloader()]
+
+
+counts_by_mix = {'ratio_per="batch"': web_images_per_batch(datamodule)}
+print(counts_by_mix)
+
+# %%
+# Without ``ratio``, an epoch is one epoch of each source in random order, and the mix of a batch varies. With
+# ``ratio_per="epoch"`` the shares of the epoch are exact, here 1 to 1, but not those of each batch.
+
+for label, mix in {
+    "no ratio": {"ratio": None, "ratio_per": "epoch"},
+    'ratio 1 : 1, ratio_per="epoch"': {"ratio": {"lab": 1, "web": 1}, "ratio_per": "epoch"},
+}.items():
+    mixed = DetectionDataModule(replace(source, **mix), batch_size=4, seed=0, num_workers=0)
+    counts_by_mix[label] = web_images_per_batch(mixed)
+    print(label, counts_by_mix[label])
+
+# %%
+# What the loss ignores
+# ---------------------
+# A detector such as FCOS predicts a score of each class at each place of the image. For an image of ``web``, nobody can
+# say whether a star is there, so the loss must not depend on the scores of stars. We compute the loss of one image of
+# each source, and look at the gradient that reaches the last layer's weights of each class. (Label 0 is the background,
+# which FCOS does not use.)
+
+torch.manual_seed(0)
+task = DetectionTask(
+    lambda **arguments: fcos_small(channels=8, head_channels=32, min_size=96, **arguments),
+    class_names=datamodule.class_names,
+)
+images, targets = next(iter(datamodule.train_dataloader()))
+for name, row in {"lab": 0, "web": 3}.items():
+    task.zero_grad()
+    task.training_step((images[row : row + 1], targets[row : row + 1]), 0).backward()
+    gradient = task.model.head.classification_head.cls_logits.weight.grad
+    sums = gradient.abs().sum(dim=(1, 2, 3))[1:].tolist()
+    print(name, {class_name: round(value, 3) for class_name, value in zip(datamodule.class_names, sums, strict=True)})
+
+# %%
+# The gradient of stars is exactly 0 for the image of ``web``. All metrics ignore stars there as well, and validation
+# scores the sources together (``val/map``) and each alone (``val/lab/map``, ``val/web/map``).
+#
+# The picture shows one image of each source with its boxes, and the number of images of ``web`` in each batch of an
+# epoch. In the app, the same run is ``lit-loader train dataset=mixed 'dataset.sources={lab: FOLDER, web: FOLDER}'``
+# with the other arguments as ``dataset.classes`` and so on.
+
+_, axes = plt.subplot_mosaic([["lab", *counts_by_mix], ["web", *counts_by_mix]], figsize=(11, 4.4), layout="tight")
+for name, row in {"lab": 0, "web": 3}.items():
+    axes[name].imshow(images[row].permute(1, 2, 0))
+    axes[name].set(title=f"image of {name}", xticks=[], yticks=[])
+    for left, top, right, bottom in targets[row]["boxes"].tolist():
+        axes[name].add_patch(plt.Rectangle((left, top), right - left, bottom - top, fill=False, color="#d55e00", lw=2))
+for label, counts in counts_by_mix.items():
+    batches = range(len(counts))
+    axes[label].bar(batches, counts, color="#0072b2", label="web")
+    axes[label].bar(batches, [4 - count for count in counts], bottom=counts, color="#c0c0c0", label="lab")
+    axes[label].set(title=label, xlabel="batch of the epoch", ylim=(0, 4), yticks=range(5))
+axes['ratio_per="batch"'].set_ylabel("images in the batch")
+axes['ratio_per="batch"'].legend(loc="upper right")
+plt.show()
