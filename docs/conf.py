@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
-from sphinx_gallery.sorting import ExplicitOrder
 
 import lit_loader
 
@@ -28,6 +27,7 @@ extensions = [
     "command_help",
     "matplotlib.sphinxext.plot_directive",
     "myst_parser",
+    "plain_nodes",
     "public_names",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
@@ -35,9 +35,9 @@ extensions = [
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
     "sphinx_llm.txt",
+    "sphinx_markdown_builder",  # of sphinx_llm; with equal extensions its second build reads no page again
 ]
 exclude_patterns = ["_build", "extensions", "figures"]
-suppress_warnings = ["config.cache"]  # the order of tutorials is an object, which cannot be pickled
 
 # MyST: Markdown pages. Headings down to the third level can be linked to as page.md#heading.
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
@@ -58,21 +58,12 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True  # attributes are a list in the entry of the class
 napoleon_use_rtype = False
 
-# Tutorials: scripts with text, run by the build.
-TUTORIALS = [
-    "txt_lists_to_xml.py",
-    "long_tail.py",
-    "landmarks_68_points.py",
-    "stop_and_resume.py",
-    "several_sources.py",
-    "own_format.py",
-    "slow_run.py",
-]
+# Tutorials: scripts with text, run by the build. extensions/tutorials.py has their order.
 sphinx_gallery_conf = {
     "examples_dirs": "../examples/tutorials",
     "gallery_dirs": "tutorials",
     "filename_pattern": r"\.py$",
-    "within_subsection_order": ExplicitOrder([*TUTORIALS, "*"]),
+    "within_subsection_order": "tutorials.order",
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_memory": False,
@@ -113,6 +104,7 @@ of workers, threads and ranks, exact resume in mid-epoch, class-balanced sampler
 formats (COCO, YOLO, VOC, ...), augmentation with boxes and keypoints, data modules and a Hydra app that trains
 detectors, landmark models and classifiers. Python package: lit_loader; command: lit-loader.\
 """
+llms_txt_suffix_mode = "replace"  # PAGE.md next to PAGE.html
 llms_txt_build_parallel = False  # the second build reuses the tutorials that the first one ran
 llms_txt_suppress_unknown_node_warnings = ["imgsgnode"]  # pictures of tutorials have no text
 llms_txt_full_build = True

@@ -20,7 +20,9 @@ if A is not None:
 for axes, (title, transforms) in zip(panels, pipelines.items(), strict=False):
     extra = []
     if transforms:
-        extra = [AlbumentationsTransform(A.Compose(transforms, bbox_params=A.BboxParams("coco", label_fields=["rows"])))]
+        extra = [
+            AlbumentationsTransform(A.Compose(transforms, bbox_params=A.BboxParams("coco", label_fields=["rows"])))
+        ]
     preset = detection_transforms(True, hflip=0.0, extra_before=extra, to_float=False)
     show(axes, *sample(shapes(), 1, preset, seed=3), title)
 for axes in panels[len(pipelines) :]:

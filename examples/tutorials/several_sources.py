@@ -1,5 +1,4 @@
-"""
-Several sources in one run
+"""Several sources in one run
 ==========================
 
 Annotations often come from several places: two labelling teams, a public data set and your own photographs. They have

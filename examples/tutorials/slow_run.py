@@ -1,5 +1,4 @@
-"""
-A slow run diagnosed
+"""A slow run diagnosed
 ====================
 
 Training is slow, and you want to know why. This tutorial makes a data set slow on purpose in two stages, lets
@@ -142,9 +141,7 @@ second = train(num_steps=48, train_transforms={"size": 128, "extra_after": jitte
 # Third run: the setting that the verdict names
 # ---------------------------------------------
 
-after = train(
-    num_steps=48, train_transforms={"size": 128, "extra_after": jitter}, reading=ImageReading(decode="fast")
-)
+after = train(num_steps=48, train_transforms={"size": 128, "extra_after": jitter}, reading=ImageReading(decode="fast"))
 
 # %%
 # The three runs side by side:
