@@ -34,8 +34,8 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
+    "sphinx_markdown_builder",  # used by sphinx_llm: with the same extensions, its second build reads no page again
     "sphinx_llm.txt",
-    "sphinx_markdown_builder",  # of sphinx_llm; with equal extensions its second build reads no page again
 ]
 exclude_patterns = ["_build", "extensions", "figures"]
 
@@ -96,15 +96,15 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
 }
 
-# llms.txt lists the pages with their first sentences, llms-full.txt has all texts, and PAGE.html.md is the page as
-# Markdown, to which llms.txt links. The second build that this takes costs about as much as the first without tutorials.
-llms_txt_description = """\
-Data loading for PyTorch and Lightning: a DataLoader with torch's arguments whose batches are the same bits for any number
-of workers, threads and ranks, exact resume in mid-epoch, class-balanced samplers, readers and writers of annotation
-formats (COCO, YOLO, VOC, ...), augmentation with boxes and keypoints, data modules and a Hydra app that trains
-detectors, landmark models and classifiers. Python package: lit_loader; command: lit-loader.\
-"""
-llms_txt_suffix_mode = "replace"  # PAGE.md next to PAGE.html
+# llms.txt lists the pages with their first sentences, llms-full.txt has all texts, and PAGE.md next to PAGE.html is the
+# page as Markdown, to which llms.txt links.
+llms_txt_description = (
+    "Data loading for PyTorch and Lightning: a DataLoader with torch's arguments whose batches are the same bits for "
+    "any number of workers, threads and ranks, exact resume in mid-epoch, class-balanced samplers, readers and writers "
+    "of annotation formats (COCO, YOLO, VOC, ...), augmentation with boxes and keypoints, data modules, and a Hydra "
+    "app that trains detectors, landmark models and classifiers. Python package: lit_loader; command: lit-loader."
+)
+llms_txt_suffix_mode = "replace"
 llms_txt_build_parallel = False  # the second build reuses the tutorials that the first one ran
 llms_txt_suppress_unknown_node_warnings = ["imgsgnode"]  # pictures of tutorials have no text
 llms_txt_full_build = True
