@@ -101,6 +101,13 @@ def lint(session: nox.Session) -> None:
     session.run("mypy")
 
 
+@nox.session(python=PYTHON)
+def docs(session: nox.Session) -> None:
+    """Build the site with warnings as errors, and check its links and what its pages load."""
+    session.install("--editable", ".[dev]")
+    session.run("python", "-m", "pytest", "-m", "soak", "tests/documents/test_site.py", *session.posargs)
+
+
 def run_suite(session: nox.Session) -> None:
     """Run the parts of `make test`, or pytest with the arguments after ``--``."""
     if session.posargs:

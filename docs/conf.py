@@ -107,7 +107,7 @@ llms_txt_description = (
 )
 llms_txt_suffix_mode = "replace"
 llms_txt_build_parallel = False  # the second build reuses the tutorials that the first one ran
-llms_txt_suppress_unknown_node_warnings = ["imgsgnode"]  # pictures of tutorials have no text
+llms_txt_suppress_unknown_node_warnings = ["imgsgnode", "meta"]  # pictures of tutorials and descriptions have no text
 llms_txt_full_build = True
 
 copybutton_exclude = ".linenos, .gp, .go"
