@@ -93,7 +93,7 @@ def _value(action: argparse.Action) -> str:
         return ""
     value = action.metavar if isinstance(action.metavar, str) else "|".join(map(str, action.choices or ()))
     value = value or action.dest.upper()
-    return f"[{value} ...]" if action.nargs == "*" else f"{value} ..." if action.nargs == "+" else value
+    return f"{value} ..." if action.nargs in ("*", "+") else value
 
 
 def _app_lines(name: str) -> Iterator[str]:

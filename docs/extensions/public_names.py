@@ -136,6 +136,12 @@ def skip_tuple_fields(app: Sphinx, what: str, name: str, obj: object, skip: bool
     return True if type(obj).__name__ == "_tuplegetter" else None
 
 
+def drop_private_bases(app: Sphinx, name: str, obj: object, options: Any, bases: list[Any]) -> None:
+    """Leave out private base classes, which have no entry, if a public one remains."""
+    public = [base for base in bases if not getattr(base, "__name__", "").startswith("_")]
+    bases[:] = public or bases
+
+
 def labels_to_fields(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
     """Turn paragraphs such as ``Runs in: workers.`` into fields, which stand in the list of parameters."""
     in_field = False
@@ -167,6 +173,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", labels_to_fields, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", hide_colons, priority=400)
     app.connect("autodoc-process-docstring", show_colons, priority=600)
+    app.connect("autodoc-process-bases", drop_private_bases)
     app.connect("autodoc-skip-member", skip_tuple_fields)
     app.connect("env-updated", drop_index)
     app.connect("missing-reference", resolve)
