@@ -104,7 +104,6 @@ try:
 except AnnotationError as error:
     print(str(error).replace(f"{root}/", ""))
 print(read_annotations("camera", root, "train.log", policy={"malformed": "drop"}, progress=False).report)
-log.write_text(correct_text)
 
 # %%
 # Check before you train
@@ -113,6 +112,7 @@ log.write_text(correct_text)
 # valid, and all boxes are shifted. The check behind ``lit-loader check`` compares boxes with the images, in any format.
 # It reports boxes that leave their image, each with its line, and nothing for the correct reader.
 
+log.write_text(correct_text)
 settings = CheckSettings(ignored_kinds=["imbalance", "rare_class"])
 for corner in (True, False):
     read = partial(read_annotations, "camera", root, corner=corner, progress=False)
