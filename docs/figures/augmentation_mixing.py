@@ -1,7 +1,7 @@
 import matplotlib.pyplot as plt
 from drawn_images import shapes_with_masks, show
 
-from lit_loader import CopyPaste, DetectionDataModule, Mosaic, MixUp, SequentialSamplerConfig
+from lit_loader import CopyPaste, DetectionDataModule, MixUp, Mosaic, SequentialSamplerConfig
 
 MIXES = {
     "no mixing": None,

@@ -20,7 +20,10 @@ for place, (lines, color) in enumerate(STEPS):
     axes.text(place * 1.25 + 0.5, 0.5, "\n".join(lines), ha="center", va="center", color="white", fontsize=9)
     if place:
         axes.annotate(
-            "", (place * 1.25 - 0.03, 0.5), (place * 1.25 - 0.22, 0.5), arrowprops={"arrowstyle": "->", "color": "black"}
+            "",
+            (place * 1.25 - 0.03, 0.5),
+            (place * 1.25 - 0.22, 0.5),
+            arrowprops={"arrowstyle": "->", "color": "black"},
         )
 for first, last, text in (
     (0, 5, "one sample, in a worker"),
