@@ -58,7 +58,15 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True  # attributes are a list in the entry of the class
 napoleon_use_rtype = False
 
-# Tutorials: scripts with text, run by the build. extensions/tutorials.py has their order.
+TUTORIALS = [
+    "txt_lists_to_xml.py",
+    "long_tail.py",
+    "landmarks_68_points.py",
+    "stop_and_resume.py",
+    "several_sources.py",
+    "own_format.py",
+    "slow_run.py",
+]
 sphinx_gallery_conf = {
     "examples_dirs": "../examples/tutorials",
     "gallery_dirs": "tutorials",

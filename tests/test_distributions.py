@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[1]
 NAME = f"lit_loader-{lit_loader.__version__}"
 IN_SDIST = (
     *("benchmarks", "conf", "docs", "examples", "lit_loader", "tests"),
-    *(".ci", ".github", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "noxfile.py", "pyproject.toml"),
+    *(".ci", ".github", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md"),
+    *("SECURITY.md", "hatch_build.py", "noxfile.py", "pyproject.toml"),
 )
 CACHES = {"__pycache__", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 
@@ -100,8 +101,19 @@ def test_metadata_repeats_pyproject(metadata):
     for extra, texts in PROJECT["optional-dependencies"].items():
         names = {item.name for item in requirements if item.marker and item.marker.evaluate({"extra": extra})}
         assert {Requirement(text).name for text in texts} - {"lit-loader"} <= names, extra
+
+
+def test_project_page_is_the_readme_without_links_into_the_repository(metadata):
+    page = metadata.get_payload()
+    readme = (ROOT / "README.md").read_text()
     assert metadata["Description-Content-Type"] == "text/markdown"
-    assert metadata.get_payload() == (ROOT / "README.md").read_text()
+    assert "](docs/" in readme
+    assert re.findall(r"\]\((?!https?:)[^)]*\)", page) == []
+    assert "<img" not in page
+    headings = re.compile(r"^#.*", re.MULTILINE)
+    assert headings.findall(page) == headings.findall(readme)
+    python_blocks = re.compile(r"^```python\n.*?^```$", re.MULTILINE | re.DOTALL)
+    assert python_blocks.findall(page) == python_blocks.findall(readme)
 
 
 def test_wheel_installs_the_program(wheel):

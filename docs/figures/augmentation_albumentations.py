@@ -18,11 +18,9 @@ if A is not None:
         "CoarseDropout": [A.CoarseDropout(num_holes_range=(6, 6), hole_height_range=(16, 24), p=1.0)],
     }
 for axes, (title, transforms) in zip(panels, pipelines.items(), strict=False):
-    extra = []
-    if transforms:
-        extra = [
-            AlbumentationsTransform(A.Compose(transforms, bbox_params=A.BboxParams("coco", label_fields=["rows"])))
-        ]
+    # Albumentations warns of settings of boxes in a pipeline that ignores them.
+    boxes = None if title == "RandomBrightnessContrast" else A.BboxParams("coco", label_fields=["rows"])
+    extra = [AlbumentationsTransform(A.Compose(transforms, bbox_params=boxes))] if transforms else []
     preset = detection_transforms(True, hflip=0.0, extra_before=extra, to_float=False)
     show(axes, *sample(shapes(), 1, preset, seed=3), title)
 for axes in panels[len(pipelines) :]:

@@ -1,5 +1,8 @@
+from typing import Any
+
 import matplotlib.pyplot as plt
 from drawn_images import BLUE, ORANGE, RED, figures, sample, show
+from matplotlib.axes import Axes
 from torchvision.transforms import v2
 
 from lit_loader import detection_transforms
@@ -12,7 +15,7 @@ left_points = [i for i, name in enumerate(table.keypoint_names) if name.startswi
 right_points = [i for i, name in enumerate(table.keypoint_names) if name.startswith("right")]
 
 
-def draw(axes, title, transforms):
+def draw(axes: Axes, title: str, transforms: Any) -> None:
     image, target = sample(source, 1, transforms, keypoints=True, seed=2)
     show(axes, image, target | {"boxes": target["boxes"][:0], "labels": target["labels"][:0]}, title)
     for points, visibility in zip(target["keypoints"], target["visibility"], strict=True):
@@ -20,7 +23,6 @@ def draw(axes, title, transforms):
             shown = [i for i in places if visibility[i]]
             x, y = points[shown].T
             axes.scatter(x, y, s=26, color=color, marker=marker, edgecolors="white", linewidths=0.6, zorder=3)
-    return left_points, right_points
 
 
 figure, panels = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")

@@ -5,7 +5,7 @@ from drawn_images import BLUE, GREEN, ORANGE
 from lit_loader import BatchChoice, EpochRange, LinearSchedule, sample_key
 
 epochs = np.arange(20)
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3), layout="constrained")
 for name, schedule, color, marker in (
     ("mosaic p={epochs: [0, 15], value: 0.8}", EpochRange([0, 15], 0.8), BLUE, "o"),
     ("hflip={points: {0: 0.5, 10: 0.0}}", LinearSchedule({0: 0.5, 10: 0.0}), ORANGE, "s"),

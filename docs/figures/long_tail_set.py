@@ -6,8 +6,10 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
 
-from lit_loader import AnnotationTable
+from lit_loader import AnnotationTable, OrderSampler
 from lit_loader.annotations import image_labels
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#999999"
@@ -33,20 +35,20 @@ def long_tail() -> AnnotationTable:
     )
 
 
-def class_shares(visits: np.ndarray) -> np.ndarray:
+def class_shares(visits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return the share of each class among the objects of an epoch that visits each image so often."""
     objects = visits @ long_tail().image_class_counts()
     return objects / objects.sum()
 
 
-def rarest_class_count() -> np.ndarray:
+def rarest_class_count() -> npt.NDArray[np.float64]:
     """Return for each image the number of images that contain its rarest class."""
     labels = image_labels(long_tail())
     counts = np.bincount(labels.classes)
     return np.minimum.reduceat(counts[labels.classes], labels.offsets[:-1])
 
 
-def draw_class_mix(axes, samplers: dict) -> None:
+def draw_class_mix(axes: Axes, samplers: dict[str, OrderSampler]) -> None:
     """Draw the share of each class in the data and under each sampler."""
     classes = np.arange(NUM_CLASSES)
     axes.bar(classes, class_shares(np.ones(NUM_IMAGES)), color="#D9D9D9", label="data")
@@ -61,7 +63,7 @@ def draw_class_mix(axes, samplers: dict) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def draw_visits(axes, samplers: dict) -> None:
+def draw_visits(axes: Axes, samplers: dict[str, OrderSampler]) -> None:
     """Draw the mean visits of an image in an epoch against the frequency of its rarest class."""
     counts = rarest_class_count()
     frequencies = np.unique(counts)

@@ -28,9 +28,8 @@ for number in range(18):
         BatchRecord(worker=worker, number=number, num_samples=16, start_s=start_s, end_s=end_s, stage_s=stage_s)
     )
     begin_s = max(loop_s, end_s) + 0.001
-    steps.append(
-        StepRecord(start_s=loop_s, wait_s=begin_s - loop_s - 0.001, step_start_s=begin_s, end_s=begin_s + STEP_S)
-    )
+    wait_s = begin_s - loop_s - 0.001
+    steps.append(StepRecord(start_s=loop_s, wait_s=wait_s, step_start_s=begin_s, end_s=begin_s + STEP_S))
     loop_s = begin_s + STEP_S
 
 with tempfile.TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ samplers = {
     "balanced\nby class": ClassBalancedSampler(classes),
     "balanced\nby weather": ClassBalancedSampler(weather),
 }
-figure, panels = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained", sharey=True)
+figure, panels = plt.subplots(1, 2, figsize=(8.5, 3), layout="constrained", sharey=True)
 for axes, labels, names in zip(panels, (classes, weather), (("class A", "class B", "class C"), WEATHER), strict=True):
     for column, sampler in enumerate(samplers.values()):
         visits = np.ones(1000) if sampler is None else sampler.expected_visits()

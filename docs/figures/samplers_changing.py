@@ -6,7 +6,7 @@ from lit_loader import ClassBalancedSampler
 
 labels = [0] * 900 + [1] * 90 + [2] * 10
 epochs = np.arange(16)
-figure, panels = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained", sharey=True)
+figure, panels = plt.subplots(1, 2, figsize=(8.5, 3.2), layout="constrained", sharey=True)
 courses = {
     "exponent: {points: {0: 0, 10: 1}}": {"points": {0: 0.0, 10: 1.0}},
     "exponent: {epochs: [5, null], value: 1}": {"epochs": [5, None], "value": 1.0},
@@ -18,6 +18,7 @@ for axes, (name, exponent) in zip(panels, courses.items(), strict=True):
     for c, color in enumerate((BLUE, ORANGE, GREEN)):
         axes.bar(epochs, quotas[:, c], bottom=start, color=color, width=0.9, label=f"class {'ABC'[c]}")
         start += quotas[:, c]
+    axes.set_xticks(epochs[::5])
     axes.set_xlabel("epoch")
     axes.set_title(name, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)

@@ -9,7 +9,7 @@ samplers = {
     "ClassBalancedSampler": ClassBalancedSampler(labels),
     "ClassAwareSampler": ClassAwareSampler(labels),
 }
-figure, axes = plt.subplots(figsize=(10, 2.6), layout="constrained")
+figure, axes = plt.subplots(figsize=(8.5, 2.5), layout="constrained")
 for row, (name, sampler) in enumerate(samplers.items()):
     for position, index in enumerate(sampler.order(seed=0, epoch=0)[0:40].tolist()):
         color = (BLUE, ORANGE, GREEN, RED)[labels[index]]

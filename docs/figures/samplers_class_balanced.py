@@ -8,7 +8,7 @@ samplers = {
     f"exponent {exponent:g}": ClassBalancedSamplerConfig(exponent=exponent).make_sampler(long_tail())
     for exponent in (0.0, 0.5, 1.0)
 }
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.6), layout="constrained")
 for (name, sampler), color, marker in zip(samplers.items(), COLORS, "osD", strict=False):
     left.plot(np.arange(NUM_CLASSES), sampler.quotas, marker=marker, color=color, linewidth=1.5, label=name)
 left.axhline(len(sampler) / NUM_CLASSES, color=GREY, linewidth=1, linestyle=":")

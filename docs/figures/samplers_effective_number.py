@@ -7,7 +7,7 @@ from lit_loader.samplers import effective_number_weights
 
 BETAS = (0.9, 0.99, 0.999)
 counts = np.unique(np.geomspace(1, 10_000, 60).astype(int))
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.6), layout="constrained")
 for beta, color in zip(BETAS, COLORS, strict=False):
     left.plot(counts, effective_number_weights(counts, beta=beta), color=color, linewidth=2, label=f"β = {beta:g}")
 left.set_xscale("log")

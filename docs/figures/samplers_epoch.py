@@ -4,7 +4,7 @@ from long_tail_set import BLUE, ORANGE
 from lit_loader import RandomSampler
 
 sampler = RandomSampler(24)
-figure, axes = plt.subplots(figsize=(10, 2.4), layout="constrained")
+figure, axes = plt.subplots(figsize=(8.5, 2.3), layout="constrained")
 for row, epoch in enumerate((0, 1)):
     order = sampler.order(seed=0, epoch=epoch)[0:24]
     for position, index in enumerate(order.tolist()):

@@ -11,7 +11,7 @@ samplers = {
     "counts 4, 2, 2": MixedSourceSampler(SIZES, counts=[4, 2, 2]),
 }
 ends = np.cumsum(SIZES)
-figure, axes = plt.subplots(figsize=(10, 2.6), layout="constrained")
+figure, axes = plt.subplots(figsize=(8.5, 2.5), layout="constrained")
 for row, (name, sampler) in enumerate(samplers.items()):
     sources = np.searchsorted(ends, sampler.order(seed=0, epoch=0)[0:40], side="right")
     for position, source in enumerate(sources.tolist()):

@@ -17,6 +17,8 @@ configs = {
     "class-balanced": ClassBalancedSamplerConfig(),
 }
 samplers = {name: config.make_sampler(long_tail()) for name, config in configs.items()}
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 4.2), layout="constrained")
 draw_class_mix(left, samplers)
 draw_visits(right, samplers)
+left.get_legend().remove()
+figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)

@@ -6,7 +6,7 @@ from lit_loader import RepeatFactorSamplerConfig
 
 THRESHOLDS = (0.01, 0.1, 1.0)
 frequencies = np.geomspace(0.001, 1, 200)
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.6), layout="constrained")
 for threshold, color in zip(THRESHOLDS, COLORS, strict=False):
     factors = np.maximum(1, np.sqrt(threshold / frequencies))
     left.plot(frequencies, factors, color=color, linewidth=2, label=f"t = {threshold:g}")

@@ -17,7 +17,7 @@ orders = {
     "batching=plain": random.order(seed=0, epoch=0),
     "batching=aspect_ratio": grouped.batch_order(seed=0, epoch=0, global_batch=4),
 }
-figure, panels = plt.subplots(2, 1, figsize=(10, 3.2), layout="constrained")
+figure, panels = plt.subplots(2, 1, figsize=(8.5, 3), layout="constrained")
 for axes, (name, order) in zip(panels, orders.items(), strict=True):
     left = 0.0
     for batch in range(3):

@@ -7,6 +7,6 @@ samplers = {
     f"exponent {exponent:g}": WeightedSamplerConfig(exponent=exponent).make_sampler(long_tail())
     for exponent in (0.0, 0.5, 1.0)
 }
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.6), layout="constrained")
 draw_class_mix(left, samplers)
 draw_visits(right, samplers)

@@ -1,7 +1,7 @@
 """Several sources in one run
 ==========================
 
-Annotations often come from several places: two labelling teams, a public data set and your own photographs. They have
+Annotations often have several origins: two labelling teams, a public data set and your own photographs. They have
 different formats and different class names, and one of them may not label a class at all. This tutorial trains on two
 such sets at once. It renames their classes, declares the class that is missing, fixes the number of images of each
 source in every batch, and counts the batches to check it.
@@ -10,9 +10,9 @@ source in every batch, and counts the batches to check it.
 # %%
 # Two sets that do not fit together
 # ---------------------------------
-# We draw two small sets of shapes. The first one is in VOC format and labels discs, squares and stars. The second one
-# is in COCO format, calls a disc a ``ball``, and its annotators ignored stars: stars are visible in its images, but they
-# have no boxes.
+# We draw two small sets of shapes. The first one, ``lab``, is in VOC format and labels discs, squares and stars. The
+# second one, ``web``, is in COCO format, calls a disc a ``ball``, and its annotators ignored stars: stars are visible
+# in its images, but they have no boxes.
 
 import tempfile
 import warnings
@@ -53,7 +53,8 @@ for name, source in {"lab": lab, "web": web}.items():
 # -----------------------------
 # A :py:class:`~lit_loader.MixedSource` joins any number of sources. It refuses to guess. ``ball`` and ``disc`` may be
 # the same thing or not, and a class without boxes in one source may be visible there or not. Treating visible stars as
-# background would teach the model to overlook stars, so the error asks what the missing classes mean.
+# background would teach the model to overlook stars, so the error asks for the meaning of the missing
+# classes.
 
 try:
     MixedSource({"lab": lab, "web": web}).tables("train")
@@ -61,11 +62,11 @@ except ValueError as error:
     print(error)
 
 # %%
-# Rename, and declare what is missing
-# -----------------------------------
-# ``classes`` renames the classes of a source. ``missing`` says what a class without boxes means: ``"unlabelled"`` if its
-# objects may be visible, ``"absent"`` if there are none. ``ratio`` and ``ratio_per="batch"`` fix the mix: every batch
-# of four has three images of ``lab`` and one of ``web``.
+# Rename classes, and declare missing ones
+# ----------------------------------------
+# ``classes`` renames the classes of a source. ``missing`` says how to treat a class without boxes: ``"unlabelled"`` if
+# its objects may be visible, ``"absent"`` if there are none. ``ratio`` and ``ratio_per="batch"`` fix the mix: every
+# batch of four has three images of ``lab`` and one of ``web``.
 
 source = MixedSource(
     {"lab": lab, "web": web},
@@ -81,13 +82,13 @@ print(datamodule.summary())
 # %%
 # Count the mix
 # -------------
-# The targets of an image of ``web`` have a field ``unlabelled`` with the labels of the classes that nobody annotated
-# there. We use it to tell the sources apart. Every batch has exactly one image of ``web``; the 20 images of ``web`` and
-# the 60 of ``lab`` happen to be used up at the same time. If the ratio were 1 to 1, ``web`` would be repeated: no image
-# comes again before all images of its source have come.
+# The targets of an image of ``web`` have a field ``unlabelled`` with the labels of the classes that were not annotated
+# there. We use it to tell the sources apart. Every batch has exactly one image of ``web``. Here, 20 batches use each of
+# the 20 images of ``web`` and the 60 of ``lab`` once.
 
 
-def web_images_per_batch(datamodule):
+def web_images_per_batch(datamodule: DetectionDataModule) -> list[int]:
+    """Return the number of images of ``web`` in each batch of an epoch."""
     datamodule.setup("fit")
     return [sum("unlabelled" in target for target in targets) for _, targets in datamodule.train_dataloader()]
 
@@ -97,7 +98,8 @@ print(counts_by_mix)
 
 # %%
 # Without ``ratio``, an epoch is one epoch of each source in random order, and the mix of a batch varies. With
-# ``ratio_per="epoch"`` the shares of the epoch are exact, here 1 to 1, but not those of each batch.
+# ``ratio_per="epoch"`` the shares of the epoch are exact, here 1 to 1, but the mix of a batch varies. The small source
+# is then repeated: no image comes again before all images of its source have come.
 
 for label, mix in {
     "no ratio": {"ratio": None, "ratio_per": "epoch"},
@@ -108,9 +110,9 @@ for label, mix in {
     print(label, counts_by_mix[label])
 
 # %%
-# What the loss ignores
-# ---------------------
-# A detector such as FCOS predicts a score of each class at each place of the image. For an image of ``web``, nobody can
+# Look at the gradient
+# --------------------
+# A detector such as FCOS predicts a score of each class at each place of the image. The annotations of ``web`` do not
 # say whether a star is there, so the loss must not depend on the scores of stars. We compute the loss of one image of
 # each source, and look at the gradient that reaches the last layer's weights of each class. (Label 0 is the background,
 # which FCOS does not use.)
@@ -140,8 +142,8 @@ _, axes = plt.subplot_mosaic([["lab", *counts_by_mix], ["web", *counts_by_mix]],
 for name, row in {"lab": 0, "web": 3}.items():
     axes[name].imshow(images[row].permute(1, 2, 0))
     axes[name].set(title=f"image of {name}", xticks=[], yticks=[])
-    for left, top, right, bottom in targets[row]["boxes"].tolist():
-        axes[name].add_patch(plt.Rectangle((left, top), right - left, bottom - top, fill=False, color="#d55e00", lw=2))
+    for xmin, ymin, xmax, ymax in targets[row]["boxes"].tolist():
+        axes[name].add_patch(plt.Rectangle((xmin, ymin), xmax - xmin, ymax - ymin, fill=False, color="#d55e00", lw=2))
 for label, counts in counts_by_mix.items():
     batches = range(len(counts))
     axes[label].bar(batches, counts, color="#0072b2", label="web")

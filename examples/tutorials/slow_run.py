@@ -21,6 +21,7 @@ import time
 import warnings
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -29,7 +30,7 @@ from lightning.pytorch import LightningModule, Trainer
 from PIL import Image
 from torchvision.transforms import v2
 
-from lit_loader import ClassificationDataModule, DataMonitor, FormatSource
+from lit_loader import ClassificationBatch, ClassificationDataModule, DataMonitor, FormatSource
 from lit_loader.images import ImageReading
 from lit_loader.monitoring import save_timeline
 
@@ -48,15 +49,17 @@ for number in range(64):
 class Step(LightningModule):
     """Linear classifier of the mean colour, with a step of 20 ms."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(3, 2)
 
-    def training_step(self, batch):
+    def training_step(self, batch: ClassificationBatch) -> torch.Tensor:
+        """Wait, and return the loss of a batch."""
         time.sleep(0.02)
         return torch.nn.functional.cross_entropy(self.linear(batch.images.mean((2, 3))), batch.labels)
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return the optimizer."""
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
@@ -69,7 +72,8 @@ class Step(LightningModule):
 class RecordingMonitor(DataMonitor):
     """DataMonitor that keeps the times of the last steps."""
 
-    def on_train_start(self, trainer, pl_module):
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin to keep times of steps."""
         super().on_train_start(trainer, pl_module)
         self.loop.records = deque(maxlen=200)
 
@@ -79,7 +83,7 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.simplefilter("ignore")
 
 
-def train(num_steps, **settings):
+def train(num_steps: int, **settings: Any) -> DataMonitor:
     """Train with these settings of the data module; print the report of the monitor, and return the monitor."""
     datamodule = ClassificationDataModule(
         FormatSource("image_folder", folder, train="train", progress=False),

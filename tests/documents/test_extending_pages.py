@@ -17,7 +17,7 @@ from lit_loader.annotations.formats import registry
 from lit_loader.app.composition import compose_config
 from lit_loader.datasets import ShapesSource
 from lit_loader.errors import AnnotationError
-from lit_loader.recipes import ClassificationTask, DetectionTask
+from lit_loader.recipes import ClassificationTask, DetectionTask, model_kwargs_from_datamodule
 from tests.support.cached_configs import cached_configs  # noqa: F401 # a fixture
 from tests.support.documents import PAGES, ROOT, blocks
 from tests.support.text_sets import write_image
@@ -139,7 +139,9 @@ def datamodule_names(datamodule):
 def test_task_of_the_page_trains_and_is_scored(user_module, source, trainer, tmp_path):
     task_class = user_module("my_counting").CountingTask
     datamodule = DetectionDataModule(source, batch_size=4, num_workers=0, images="stack")
-    trainer.fit(task := task_class(width=8), datamodule=datamodule)
+    datamodule.prepare_data()
+    task = task_class(width=8, **model_kwargs_from_datamodule(datamodule))
+    trainer.fit(task, datamodule=datamodule)
     assert trainer.callback_metrics["val/mae"] == pytest.approx(task.val_scores.mae)
     trainer.save_checkpoint(tmp_path / "task.ckpt")
     assert task_class.load_from_checkpoint(tmp_path / "task.ckpt", weights_only=True).hparams.width == 8

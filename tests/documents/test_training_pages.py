@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import re
+import runpy
 import sys
 
 import pytest
 from hydra.utils import instantiate
 
-from lit_loader.app.composition import compose_config, validate
+from lit_loader.app.composition import compose_config
 from tests.support.cached_configs import cached_configs  # noqa: F401 # a fixture
 from tests.support.documents import PAGES, ROOT, blocks
 
@@ -38,7 +38,7 @@ def test_table_of_groups_is_complete():
 def test_configs_of_the_pages_compose(tmp_path):
     choices = []
     for text in blocks(TEXT, "yaml"):
-        group, option = re.match(r"# conf/(?:(\w+)/)?(\w+)\.yaml", text).groups()
+        group, option = re.search(r"# conf/(?:(\w+)/)?(\w+)\.yaml", text).groups()
         if group is not None:
             (tmp_path / group).mkdir(exist_ok=True)
             (tmp_path / group / f"{option}.yaml").write_text(text)
@@ -50,35 +50,28 @@ def test_configs_of_the_pages_compose(tmp_path):
 
 
 @pytest.fixture
-def user_app(tmp_path, monkeypatch):
-    """Return a function that writes an app of a page, with its config, and imports it."""
-    monkeypatch.syspath_prepend(tmp_path)
+def run_app(tmp_path, monkeypatch, capsys):
+    """Return a function that runs an app of a page with some words, and returns its output."""
     monkeypatch.chdir(tmp_path)
 
-    def load(name):
+    def run(name, *words):
         (code,) = (code for code in blocks(TEXT, "python") if code.startswith(f"# {name}.py"))
         (tmp_path / f"{name}.py").write_text(code)
-        monkeypatch.delitem(sys.modules, name, raising=False)
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", "--cfg", "job"])
-        return importlib.import_module(name)
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *words])
+        runpy.run_path(f"{name}.py", run_name="__main__")
+        return capsys.readouterr().out
 
-    return load
+    return run
 
 
-def test_app_with_the_data_of_the_package_composes(user_app, tmp_path, capsys):
-    (config,) = (text for text in blocks(TEXT, "yaml") if text.startswith("# conf/my_app.yaml"))
+def test_app_with_the_data_of_the_package_composes(run_app, tmp_path):
+    (config,) = (text for text in blocks(TEXT, "yaml") if "conf/my_app.yaml" in text)
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/my_app.yaml").write_text(config)
-    app = user_app("my_app")
-    app.run_with_hints(app.main)
-    assert "ClassBalancedSamplerConfig" in capsys.readouterr().out
+    assert "ClassBalancedSamplerConfig" in run_app("my_app", "--cfg", "job")
     cfg = compose_config(tmp_path / "conf", "my_app")
-    validate(cfg)
     assert instantiate(cfg.datamodule, _convert_="all").batch_size == 8
 
 
-def test_app_around_the_whole_run_composes(user_app, capsys):
-    app = user_app("my_train")
-    sys.argv.append("experiment=shapes")
-    app.run(app.main)
-    assert "FCOS" in (output := capsys.readouterr().out) or "fcos_small" in output
+def test_app_around_the_whole_run_composes(run_app):
+    assert "lit_loader.recipes.fcos_small" in run_app("my_train", "--cfg", "job", "experiment=shapes")

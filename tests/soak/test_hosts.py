@@ -149,7 +149,7 @@ def processes_in(name):
 
 
 def start_host(name, number, num_hosts, folder, words):
-    """Start torchrun in the network of a host, as ``docs/hosts.md`` says."""
+    """Start torchrun in the network of a host, as ``docs/scale/hosts.md`` says."""
     folder.mkdir()
     program = [sys.executable, "-c", "import sys; from lit_loader.app.commands import main; sys.exit(main())"]
     options = ["--nnodes", str(num_hosts), "--nproc-per-node", "1", "--node-rank", str(number)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lit_loader.datasets import draw_shapes
+from tests.support.face_lists import write_faces
 from tests.support.made_sets import MAKERS, split_in_two
 
 # The path in an example: the layout of the set there.
@@ -19,7 +20,7 @@ _LAYOUTS = {
     "path/b": "voc",
     "faces-xml": "voc",
 }
-DOCUMENTED_PATHS = (*_LAYOUTS, "shapes-xml", "path/to/images")
+DOCUMENTED_PATHS = (*_LAYOUTS, "shapes-xml", "path/to/images", "path/to/lists")
 
 
 def make_documented_sets(text: str, folder: Path) -> None:
@@ -40,3 +41,6 @@ def make_documented_sets(text: str, folder: Path) -> None:
         )
     if "path/to/images" in text and not (folder / "path/to/images").exists():
         split_in_two(folder / "path/to/images")
+    if "path/to/lists" in text and not (folder / "path/to/lists").exists():
+        for number, name in enumerate(("train", "val", "test")):
+            write_faces(folder / "path/to/lists", f"{name}.txt", 8, start=10 * number, with_boxes=True)

@@ -12,8 +12,13 @@ READ = [word for key, value in OPTIONS.items() for word in ("--option", f"{key}=
 """Words of a command that reads these lists."""
 
 
-def write_faces(root: Path, name: str, count: int, *, folder="images", start=0, rare_every=5, size=(40, 30)):
-    """Write ``count`` images below ``folder`` and the list ``name`` of them, a face a line."""
+def write_faces(
+    root: Path, name: str, count: int, *, folder="images", start=0, rare_every=5, size=(40, 30), with_boxes=False
+):
+    """Write ``count`` images below ``folder`` and the list ``name`` of them, a face a line.
+
+    With boxes a line is ``path box points class``, and paths are relative to ``folder``.
+    """
     lines = []
     for i in range(start, start + count):
         path = root / folder / f"person{i // 2}_{i}.png"
@@ -22,6 +27,8 @@ def write_faces(root: Path, name: str, count: int, *, folder="images", start=0, 
         points = [(10 + i % 5, 8), (25.5, 9), (17, 14.25), (12, 20), (24, 21 + i % 3)]
         mood = "angry" if i % rare_every == 0 else "calm"
         numbers = " ".join(f"{x} {y}" for x, y in points)
-        lines.append(f"{path.relative_to(root)} {numbers} {mood}\n")
+        name_in_list = path.name if with_boxes else path.relative_to(root)
+        box = "6 4 30 26 " if with_boxes else ""
+        lines.append(f"{name_in_list} {box}{numbers} {mood}\n")
     (root / name).write_text("".join(lines))
     return root

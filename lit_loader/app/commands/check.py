@@ -94,7 +94,7 @@ def _check_target(path: Path) -> None:
 
 
 def _report(arguments: argparse.Namespace, tables: Mapping[str, AnnotationTable], findings: Findings) -> dict[str, Any]:
-    """Return the report as JSON data; docs/annotations.md describes it."""
+    """Return the report as JSON data; docs/data/check.md describes it."""
     return {
         "version": 1,
         "format": arguments.format,
