@@ -4,7 +4,7 @@
     ```
 
 A data command has its usage, its options, the text of its help and its exit codes; its examples are on the page. The
-help of ``train``, ``eval`` and ``predict`` comes from Hydra: groups with their options, and text.
+help of ``train``, ``eval`` and ``predict`` is printed by Hydra: groups with their options, and text.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def _word(word: str) -> str:
     match = _CODE.fullmatch(word)
     if match is None:
         return re.sub(r"([\\`*_|])", r"\\\1", word)
-    before, code, after = match.groups()
-    return f"{before}``{code}``{after}"
+    prefix, code, suffix = match.groups()
+    return f"{prefix}``{code}``{suffix}"
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def resolve(
 
 
 def _full_names(env: BuildEnvironment) -> dict[str, list[str]]:
-    """Return the names of all entries by their last word, and those of members by their last two words."""
+    """Index the full names of all entries by the last word, or by the last two words for members of a class."""
     index = getattr(env, "_full_names", None)
     if index is None:
         index = defaultdict(list)
@@ -131,7 +131,7 @@ def drop_index(app: Sphinx, env: BuildEnvironment) -> None:
     vars(env).pop("_full_names", None)
 
 
-def skip_tuple_fields(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
+def skip_tuple_fields(app: Sphinx, kind: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
     """Leave out the fields of a named tuple, which its docstring lists; their own texts are Python's."""
     return True if type(obj).__name__ == "_tuplegetter" else None
 
@@ -142,8 +142,8 @@ def drop_private_bases(app: Sphinx, name: str, obj: object, options: Any, bases:
     bases[:] = public or bases
 
 
-def labels_to_fields(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
-    """Turn paragraphs such as ``Runs in: workers.`` into fields, which stand in the list of parameters."""
+def labels_to_fields(app: Sphinx, kind: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+    """Turn paragraphs such as ``Runs in: workers.`` into fields of the list of parameters."""
     in_field = False
     for number, line in enumerate(lines):
         if _LABEL.match(line):
@@ -155,19 +155,19 @@ def labels_to_fields(app: Sphinx, what: str, name: str, obj: object, options: An
             lines[number] = f"    {line}"  # the rest of the paragraph belongs to the field
 
 
-def hide_colons(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+def hide_colons(app: Sphinx, kind: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
     """Replace the colons in the first line about a property."""
-    if what in ("attribute", "property") and lines:
+    if kind in ("attribute", "property") and lines:
         lines[0] = lines[0].replace(":", _COLON)
 
 
-def show_colons(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+def show_colons(app: Sphinx, kind: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
     """Undo `hide_colons`."""
     lines[:] = [line.replace(_COLON, ":") for line in lines]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the directive, and what makes docstrings fit."""
+    """Register the directive and the changes to docstrings."""
     app.setup_extension("sphinx.ext.autodoc")
     app.add_directive("names", Names)
     app.connect("autodoc-process-docstring", labels_to_fields, priority=400)  # before napoleon

@@ -111,7 +111,7 @@ def test_links_to_headings_lead_to_one(page):
 
 
 class Page(HTMLParser):
-    """The addresses in a built page: links, what the browser loads by itself, and the ids that links may lead to."""
+    """Addresses in a built page: its links, the files that a browser loads with it, and the ids of its elements."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
