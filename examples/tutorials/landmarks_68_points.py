@@ -97,10 +97,11 @@ print((folder / "train.csv").read_text().splitlines()[1][:60], "...")
 # ---------------------------
 #
 # ``schema="face_68"`` describes the 136 numbers of a row: the order of the points, the pairs that a mirror exchanges,
-# the lines of a drawing, and the two points whose distance normalizes the error. Other mark-ups are ``face_5``, ``face_98`` (WFLW)
-# and ``coco_17``; your own is a dict with ``names`` and ``flip_pairs``. The CSV has no box, so the box of a face is
-# the box around its points. Real lists differ in details such as a folder for each split or columns to skip: see the
-# options of ``keypoints_csv`` and ``keypoints_txt``.
+# the lines of a drawing, and the two points whose distance normalizes the error. Other mark-ups are ``face_5``,
+# ``face_98`` (WFLW) and ``coco_17``; your own is a dict with ``names`` and ``flip_pairs``.
+#
+# The CSV has no box, so a face gets the box around its points. Real lists differ in details, such as a folder for each
+# split or columns to skip, which options of ``keypoints_csv`` and ``keypoints_txt`` describe.
 
 options = {"schema": "face_68", "class_name": "face", "image_dir": "images"}
 source = FormatSource("keypoints_csv", folder, train="train.csv", val="val.csv", test="test.csv", options=options)
@@ -145,7 +146,8 @@ figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", 
 # ------------------
 #
 # A sample is a face, not an image: the preset cuts a square around the box, with a margin, and turns, shifts and
-# flips it in training. A flip exchanges the mirror pairs. Points that leave the crop count as absent and are not trained on.
+# flips it in training. A flip exchanges the mirror pairs. Points that leave the crop count as absent and are not
+# trained on.
 
 seed_everything(0, verbose=False)
 datamodule = LandmarkDataModule(
