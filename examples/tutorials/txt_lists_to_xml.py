@@ -124,7 +124,7 @@ for name, natural, expected in zip(summary.class_names, summary.natural_mix, sum
 
 # %%
 # Train all three tasks
-# ---------------
+# ---------------------
 #
 # A small detector with further heads for points and finish learns from scratch. Objects without points or finish
 # train the box and the class only. Six epochs take seconds and show that every head learns; a real run takes more of
