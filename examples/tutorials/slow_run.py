@@ -73,7 +73,7 @@ class RecordingMonitor(DataMonitor):
     """DataMonitor that keeps the times of the last steps."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin to keep times of steps."""
+        """Keep the times of steps from now on."""
         super().on_train_start(trainer, pl_module)
         self.loop.records = deque(maxlen=200)
 
@@ -114,10 +114,10 @@ def train(num_steps: int, **settings: Any) -> DataMonitor:
 # -----------------------------------------
 #
 # The augmentation should vary brightness and contrast. It was added with ``extra_before``, so it changes the whole
-# photograph, of which only a random crop of 128x128 pixels remains.
+# photograph, and only a random crop of it, shrunk to 128x128 pixels, remains.
 
 jitter = [v2.ColorJitter(brightness=0.2, contrast=0.2)]
-before = train(num_steps=12, train_transforms={"size": 128, "extra_before": jitter})
+first_run = train(num_steps=12, train_transforms={"size": 128, "extra_before": jitter})
 
 # %%
 # Read the output from the top. The first line divides the time of the training loop, and the second one the time of
@@ -132,7 +132,7 @@ before = train(num_steps=12, train_transforms={"size": 128, "extra_before": jitt
 # Second run: more pixels decoded than shown
 # ------------------------------------------
 
-second = train(num_steps=48, train_transforms={"size": 128, "extra_after": jitter})
+second_run = train(num_steps=48, train_transforms={"size": 128, "extra_after": jitter})
 
 # %%
 # Training still waits, now for another stage: ``decode``. The slow transform had hidden it. The verdict names two
@@ -145,12 +145,18 @@ second = train(num_steps=48, train_transforms={"size": 128, "extra_after": jitte
 # Third run: the setting that the verdict names
 # ---------------------------------------------
 
-after = train(num_steps=48, train_transforms={"size": 128, "extra_after": jitter}, reading=ImageReading(decode="fast"))
+third_run = train(
+    num_steps=48, train_transforms={"size": 128, "extra_after": jitter}, reading=ImageReading(decode="fast")
+)
 
 # %%
 # The three runs side by side:
 
-for name, monitor in (("jitter before the crop", before), ("jitter after it", second), ("decode='fast'", after)):
+for name, monitor in (
+    ("jitter before the crop", first_run),
+    ("jitter after it", second_run),
+    ("decode='fast'", third_run),
+):
     report = monitor.report()
     step_ms = report.total_s / report.num_steps * 1e3
     print(f"{name:22} {step_ms:4.0f} ms per step, waiting for {report.wait_fraction:.0%} of the time")
@@ -164,7 +170,7 @@ for name, monitor in (("jitter before the crop", before), ("jitter after it", se
 # step follows the other, and the workers pause because they are ahead.
 
 figure, axes = plt.subplots(2, 1, figsize=(9, 4.6), layout="constrained")
-for axis, monitor, title in zip(axes, (before, after), ("before", "after"), strict=True):
+for axis, monitor, title in zip(axes, (first_run, third_run), ("first run", "third run"), strict=True):
     (loader,) = monitor.loop.loaders
     picture = folder / f"{title}.png"
     with plt.rc_context({"font.size": 16}):  # shown at half its size
