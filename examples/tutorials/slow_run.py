@@ -132,7 +132,8 @@ first_run = train(num_steps=12, train_transforms={"size": 128, "extra_before": j
 # Second run: more pixels decoded than shown
 # ------------------------------------------
 
-second_run = train(num_steps=48, train_transforms={"size": 128, "extra_after": jitter})
+late_jitter = {"size": 128, "extra_after": jitter}
+second_run = train(num_steps=48, train_transforms=late_jitter)
 
 # %%
 # Training still waits, now for another stage: ``decode``. The slow transform had hidden it. The verdict names two
