@@ -100,7 +100,7 @@ def train(num_steps: int, **settings: Any) -> DataMonitor:
     )
     trainer.fit(Step(), datamodule=datamodule)
     for line in monitor.lines():
-        print(textwrap.fill(line, width=84, subsequent_indent="    "))
+        print(textwrap.fill(line, width=76, subsequent_indent="    "))
     return monitor
 
 
@@ -164,8 +164,8 @@ figure, axes = plt.subplots(2, 1, figsize=(9, 4.6), layout="constrained")
 for axis, monitor, title in zip(axes, (first_run, third_run), ("first run", "third run"), strict=True):
     (loader,) = monitor.loop.loaders
     picture = folder / f"{title}.png"
-    with plt.rc_context({"font.size": 16}):  # shown at half its size
-        save_timeline(picture, loader.batch_records(), list(monitor.loop.records), max_s=1.5)
+    with plt.rc_context({"font.size": 13}):
+        save_timeline(picture, loader.batch_records(), list(monitor.loop.records), max_s=2.0)
     axis.imshow(plt.imread(picture))
     axis.set_title(title)
     axis.axis("off")
