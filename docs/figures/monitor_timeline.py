@@ -33,7 +33,7 @@ for number in range(18):
     loop_s = begin_s + STEP_S
 
 # The picture is shown at half its size.
-with tempfile.TemporaryDirectory() as folder, plt.rc_context({"font.size": 13}):
+with tempfile.TemporaryDirectory() as folder, plt.rc_context({"font.size": 12}):
     path = Path(folder, "timeline.png")
     save_timeline(path, batches, steps)
     picture = plt.imread(path)

@@ -164,7 +164,7 @@ figure, axes = plt.subplots(2, 1, figsize=(9, 4.6), layout="constrained")
 for axis, monitor, title in zip(axes, (first_run, third_run), ("first run", "third run"), strict=True):
     (loader,) = monitor.loop.loaders
     picture = folder / f"{title}.png"
-    with plt.rc_context({"font.size": 13}):
+    with plt.rc_context({"font.size": 12}):
         save_timeline(picture, loader.batch_records(), list(monitor.loop.records), max_s=2.0)
     axis.imshow(plt.imread(picture))
     axis.set_title(title)
