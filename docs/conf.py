@@ -48,7 +48,7 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
 # Tutorials: scripts with text, run by the build.
-TUTORIALS: list[str] = ["own_format.py"]
+TUTORIALS: list[str] = []
 sphinx_gallery_conf = {
     "examples_dirs": "../examples/tutorials",
     "gallery_dirs": "tutorials",
