@@ -17,7 +17,7 @@ TERMS = re.compile(r"^(`.+)\n: ", re.MULTILINE)
 
 @cache
 def texts_of_code():
-    """Return all strings of the package, each part of an f-string by itself, as one text."""
+    """Return all strings of the package, and the fixed parts of its f-strings, as one text."""
     texts = []
     for path in sorted((ROOT / "lit_loader").rglob("*.py")):
         nodes = ast.walk(ast.parse(path.read_text()))
@@ -26,7 +26,7 @@ def texts_of_code():
 
 
 def fixed_parts(term):
-    """Return the parts of quoted messages between the values that differ; the code joins clauses too."""
+    """Return the fixed parts of quoted messages; a clause may be a string of its own in the code."""
     quotes = re.findall(r"`([^`]+)`", term)
     parts = [part.strip(" ,;:.()") for quote in quotes for part in re.split(r"\.\.\.|[;,] |=\"\w+\" ", quote)]
     return [part for part in parts if re.search(r"\w{2}", part)]
