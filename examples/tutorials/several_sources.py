@@ -31,12 +31,13 @@ from lit_loader.recipes import DetectionTask, fcos_small
 warnings.filterwarnings("ignore", module="lightning")
 
 folder = Path(tempfile.mkdtemp())
-shares = (0.4, 0.3, 0.3)
-cache = {"cache_dir": str(folder), "progress": False}
-lab = ShapesSource(num_images={"train": 60, "val": 12}, class_shares=shares, **cache)
+settings = {"cache_dir": str(folder), "progress": False}
+drawing = {"class_shares": (0.4, 0.3, 0.3), **settings}
+
+lab = ShapesSource(num_images={"train": 60, "val": 12}, **drawing)
 lab.prepare()
 
-shapes = ShapesSource(num_images={"train": 20, "val": 8}, class_shares=shares, seed=1, **cache)
+shapes = ShapesSource(num_images={"train": 20, "val": 8}, seed=1, **drawing)
 for stage in ("train", "val"):
     (table,) = shapes.tables(stage)
     # None drops the boxes of a class and keeps its images.
@@ -44,7 +45,7 @@ for stage in ("train", "val"):
     write_annotations("coco", table, folder / "web", f"{stage}.json", allow_loss=True)
 shutil.copytree(table.root / "JPEGImages", folder / "web" / "JPEGImages")
 
-web = open_source(folder / "web", **cache)
+web = open_source(folder / "web", **settings)
 for name, source in {"lab": lab, "web": web}.items():
     (table,) = source.tables("train")
     print(name, table.class_names, table.class_counts())
