@@ -100,7 +100,7 @@ def train(num_steps: int, **settings: Any) -> DataMonitor:
     )
     trainer.fit(Step(), datamodule=datamodule)
     for line in monitor.lines():
-        print(textwrap.fill(line, width=76, subsequent_indent="    "))
+        print(textwrap.fill(line, width=70, subsequent_indent="    "))
     return monitor
 
 
