@@ -157,8 +157,9 @@ for name, monitor in runs.items():
 # -------------
 #
 # :py:func:`lit_loader.monitoring.save_timeline` draws one lane for the training loop and one for each worker, here for
-# eight steps. In the first run, the workers are always busy with transforms, and the loop waits for most of its time. In
-# the third run, one step follows the other, and the workers pause because they are ahead.
+# eight steps. In the first run, the workers are always busy with transforms, and the loop waits for most of its time.
+# In the third run, one step follows the other, and the workers pause because they are ahead. A white gap in the upper
+# lane is the end of an epoch, which the monitor does not count.
 
 figure, axes = plt.subplots(2, 1, figsize=(9, 4.6), layout="constrained")
 for axis, monitor, title in zip(axes, (first_run, third_run), ("first run", "third run"), strict=True):
