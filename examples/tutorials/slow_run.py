@@ -100,7 +100,7 @@ def train(num_steps: int, **settings: Any) -> DataMonitor:
     )
     trainer.fit(Step(), datamodule=datamodule)
     for line in monitor.lines():
-        print(textwrap.fill(line, width=76, subsequent_indent="    "))
+        print(textwrap.fill(line, width=70, subsequent_indent="    "))
     return monitor
 
 
@@ -156,16 +156,19 @@ for name, monitor in runs.items():
 # The timelines
 # -------------
 #
-# :py:func:`lit_loader.monitoring.save_timeline` draws one lane for the training loop and one for each worker. Before,
-# the workers were always busy with transforms, and the loop waited for most of its time. After the two changes, one
-# step follows the other, and the workers pause because they are ahead.
+# :py:func:`lit_loader.monitoring.save_timeline` draws one lane for the training loop and one for each worker, here for
+# eight steps. In the first run, the workers are always busy with transforms, and the loop waits for most of its time.
+# In the third run, one step follows the other, and the workers pause because they are ahead. A white gap in the upper
+# lane is the end of an epoch, which the monitor does not count.
 
 figure, axes = plt.subplots(2, 1, figsize=(9, 4.6), layout="constrained")
 for axis, monitor, title in zip(axes, (first_run, third_run), ("first run", "third run"), strict=True):
     (loader,) = monitor.loop.loaders
+    steps = list(monitor.loop.records)[:20]
+    batches = [batch for batch in loader.batch_records() if batch.end_s < steps[-1].end_s]
     picture = folder / f"{title}.png"
     with plt.rc_context({"font.size": 12}):
-        save_timeline(picture, loader.batch_records(), list(monitor.loop.records), max_s=2.0)
+        save_timeline(picture, batches, steps, max_s=steps[-1].end_s - steps[-8].start_s)
     axis.imshow(plt.imread(picture))
     axis.set_title(title)
     axis.axis("off")
