@@ -16,7 +16,7 @@ tables = {
 }
 layers = tables["LAYERS"]
 
-figure, axes = plt.subplots(figsize=(7.5, 5.6), layout="constrained")
+figure, axes = plt.subplots(figsize=(6.5, 5.4), layout="constrained")
 for level, names in enumerate(layers):
     width = 9 / len(names)
     for column, name in enumerate(sorted(names)):

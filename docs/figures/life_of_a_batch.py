@@ -9,7 +9,7 @@ MAIN = "#dceaf5"
 WORKER = "#fbe8c8"
 MEMORY = "#d5ede4"
 
-figure, axes = plt.subplots(figsize=(9, 4.3), layout="constrained")
+figure, axes = plt.subplots(figsize=(7.6, 4), layout="constrained")
 
 
 def box(x: float, y: float, width: float, text: str, color: str) -> None:
@@ -32,7 +32,7 @@ axes.text(0, 4.85, "main process", weight="bold")
 for x, width, text in (
     (0, 1.7, "DataLoader\narguments"),
     (2.4, 1.5, "LoaderSpec"),
-    (4.6, 1.5, "plan\ntasks with keys"),
+    (4.6, 1.5, "plan:\nkeyed tasks"),
     (6.8, 1.6, "Scheduler"),
     (9.2, 1.7, "LoaderIterator\nyour loop"),
 ):

@@ -27,7 +27,7 @@ def draw(axes: Any, x: float, y: float, text: Any, color: str, hatch: str | None
     axes.text(x + 0.47, y + 0.5, text, ha="center", va="center", color=color if hatch else "white", bbox=box)
 
 
-figure, axes = plt.subplots(figsize=(9, 3.2), layout="constrained")
+figure, axes = plt.subplots(figsize=(7.5, 2.8), layout="constrained")
 for row, world_size in enumerate((1, 2, 4)):
     axes.text(-0.4, 0.5 - row * 1.5, f"{world_size} rank{'s' * (world_size > 1)}", ha="right", va="center")
     batch_size = GLOBAL_BATCH // world_size

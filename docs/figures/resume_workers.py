@@ -37,7 +37,7 @@ resumed = loader(num_workers=2, worker_method="thread")
 resumed.load_state_dict(state)
 after = list(resumed)
 
-figure, axes = plt.subplots(figsize=(9, 2.9), layout="constrained")
+figure, axes = plt.subplots(figsize=(7.5, 2.6), layout="constrained")
 rows = [
     ("no workers,\nnot stopped", complete, 0),
     ("two processes,\nstopped", before, 0),

@@ -11,7 +11,7 @@ with different workers. Every batch and every loss is the same as in a run that 
 # ----
 # We draw 20 small images of shapes and train for three epochs of five batches. A resumed run has to continue two kinds
 # of random numbers: the order of the images, and the augmentation of each image. Here the order is a class-balanced
-# draw, and the augmentation is the default one of detection (crops and flips).
+# draw, and images are mirrored, rotated and recoloured at random.
 
 import logging
 import tempfile
@@ -19,6 +19,7 @@ import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import matplotlib.pyplot as plt
 import torch
@@ -39,15 +40,19 @@ source = ShapesSource(
 
 def make_datamodule(**settings: Any) -> DetectionDataModule:
     """Return the data of all runs."""
-    return DetectionDataModule(source, batch_size=4, seed=1, train_sampler=ClassBalancedSamplerConfig(), **settings)
+    augmentation = {"hflip": 0.5, "rotation": 15.0, "photometric": 0.5}
+    sampler = ClassBalancedSamplerConfig()
+    return DetectionDataModule(
+        source, batch_size=4, seed=1, train_sampler=sampler, train_transforms=augmentation, **settings
+    )
 
 
 # %%
-# Record what the model sees
-# --------------------------
-# To compare runs, a callback notes three things about each step: which images are in the batch, a sum over all of their
-# pixels (it changes if one of them is cropped or flipped differently), and the loss. It can also end the run with an
-# error before a given step, as a crash would.
+# Record each step
+# ----------------
+# To compare runs, a callback notes three things about each step: the images in the batch, a checksum of their pixels
+# (it changes if an image is augmented differently), and the loss. It can also end the run with an error before a given
+# step, as a crash would.
 
 
 class Recorder(Callback):
@@ -56,7 +61,7 @@ class Recorder(Callback):
     def __init__(self, crash_at: int | None = None) -> None:
         self.crash_at = crash_at
         self.images: dict[int, list[int]] = {}
-        self.pixels: dict[int, int] = {}
+        self.pixels: dict[int, list[int]] = {}
         self.losses: dict[int, float] = {}
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
@@ -69,7 +74,7 @@ class Recorder(Callback):
         images, targets = batch
         step = trainer.global_step
         self.images[step] = [int(target["image_id"]) for target in targets]
-        self.pixels[step] = sum(int(image.sum(dtype=torch.int64)) for image in images)
+        self.pixels[step] = [crc32(image.numpy().tobytes()) for image in images]
         self.losses[step] = outputs["loss"].item()
 
 
@@ -118,8 +123,8 @@ except RuntimeError as error:
     print(f"stopped after {len(crashed.losses)} steps: {error}")
 
 # %%
-# The third run continues from that checkpoint. Nothing but ``ckpt_path`` is needed, because Lightning saves and loads
-# the state of the data module. We also change the workers, as on another machine: one worker thread instead of two
+# The third run continues from that checkpoint. ``ckpt_path`` is all it needs, because Lightning saves and loads the
+# state of the data module. We also change the workers, as on another machine: one worker thread instead of two
 # processes.
 
 resumed = Recorder()
@@ -168,6 +173,6 @@ bottom.set(
 plt.show()
 
 # %%
-# What is not covered: random draws of the model itself. Lightning does not save the generator that dropout draws from,
+# **Not covered:** random draws of the model itself. Lightning does not save the generator that dropout draws from,
 # so the losses of a model with dropout differ after a resume, although its batches are the same. On a GPU, some of
 # torch's operations add numbers in a different order each time; the batches are not affected.
