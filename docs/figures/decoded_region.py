@@ -22,10 +22,10 @@ def draw_image(axes: Axes, title: str, note: str) -> None:
     left, top, width, height = CROP
     axes.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor="#D55E00", linewidth=2))
     axes.text(left + width / 2, top + height / 2, "crop", ha="center", va="center", fontsize=9)
-    axes.text(0, HEIGHT + 3, note, va="top", fontsize=8.5)
+    axes.text(0, HEIGHT + 3, note, va="top", fontsize=9)
 
 
-figure, (exact, fast, scaled) = plt.subplots(1, 3, figsize=(9.2, 3.0), layout="constrained")
+figure, (exact, fast, scaled) = plt.subplots(1, 3, figsize=(8, 2.9), layout="constrained")
 left, top, width, height = CROP
 exact.add_patch(Rectangle((0, 0), WIDTH, HEIGHT, facecolor="#56B4E9", alpha=0.55))
 for axes in (fast, scaled):
@@ -33,7 +33,7 @@ for axes in (fast, scaled):
     axes.add_patch(Rectangle((0, 0), WIDTH, top + height, facecolor="#F7EFA0"))
     axes.add_patch(Rectangle((left, top), width, height, facecolor="#A5D6F2"))
 draw_image(exact, "decode='exact'", "all pixels are computed,\nand most are cropped away")
-draw_image(fast, "decode='fast', large result", "yellow: entropy decoding alone;\nblue: pixels; the rest is not read")
+draw_image(fast, "decode='fast', large result", "yellow: entropy decoding alone;\nblue: pixels; white: not read")
 for line in range(1, 4):
     offset = line * width / 4
     scaled.plot([left + offset] * 2, [top, top + height], color="#0072B2", linewidth=0.7)

@@ -9,7 +9,7 @@ STEP = "#555555"
 COPY_S = 1.0
 STEP_S = 2.4
 
-figure, axes = plt.subplots(figsize=(8.4, 2.6), layout="constrained")
+figure, axes = plt.subplots(figsize=(7.4, 2.6), layout="constrained")
 # Without prefetch a step follows its copy on the same stream.
 start = 0.0
 for number in range(3):

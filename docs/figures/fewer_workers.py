@@ -9,9 +9,9 @@ import numpy as np
 MEASURED = {
     "torch, inline": 77.8,
     "torch, 2 processes": 526.6,
-    "lit_loader, inline": 52.3,
-    "lit_loader, 2 threads": 103.4,
-    "lit_loader, 2 processes": 169.5,
+    "ours, inline": 52.3,
+    "ours, 2 threads": 103.4,
+    "ours, 2 processes": 169.5,
 }
 NUM_CORES = 4
 SAMPLE_MS = 10.0  # CPU time of a sample with one worker
@@ -35,28 +35,30 @@ def rate(num_workers: np.ndarray, *, threads: int = 1, bandwidth: float = np.inf
     return 1e3 / SAMPLE_MS * cores * memory / cost
 
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.5), layout="constrained", width_ratios=(1, 1.15))
+figure, (measured_axes, model_axes) = plt.subplots(
+    1, 2, figsize=(8.4, 3.6), layout="constrained", width_ratios=(1, 1.15)
+)
 names = list(MEASURED)
 colours = ["#999999", "#999999", "#0072B2", "#0072B2", "#0072B2"]
-bars = left.barh(names, list(MEASURED.values()), color=colours)
-left.bar_label(bars, fmt="%.0f", padding=3, fontsize=9)
-left.invert_yaxis()
-left.set_xlim(0, 620)
-left.set_xlabel("µs per batch of 256 small samples (measured)")
+bars = measured_axes.barh(names, list(MEASURED.values()), color=colours)
+measured_axes.bar_label(bars, fmt="%.0f", padding=3, fontsize=9)
+measured_axes.invert_yaxis()
+measured_axes.set_xlim(0, 660)
+measured_axes.set_xlabel("µs per batch of 256 samples (measured)")
 
 workers = np.arange(1, 13)
 for label, colour, style, rates in (
-    ("cores are the only limit", "#009E73", "-", rate(workers)),
-    ("memory bandwidth is the limit", "#0072B2", "--", rate(workers, bandwidth=BANDWIDTH)),
-    ("four native threads in each worker", "#D55E00", ":", rate(workers, threads=4)),
+    ("cores are the limit", "#009E73", "-", rate(workers)),
+    ("memory bandwidth is short", "#0072B2", "--", rate(workers, bandwidth=BANDWIDTH)),
+    ("4 native threads a worker", "#D55E00", ":", rate(workers, threads=4)),
 ):
-    right.plot(workers, rates, style, color=colour, marker="o", markersize=4, label=label)
-right.axvline(NUM_CORES, color="#BBBBBB", linewidth=1)
-right.text(NUM_CORES + 0.15, 425, "4 cores", color="#555555", fontsize=9)
-right.set_ylim(0, 440)
-right.set_xlabel("workers")
-right.set_ylabel("samples/s (model)")
-right.legend(frameon=False, fontsize=8.5, loc="lower right")
-for axes in (left, right):
+    model_axes.plot(workers, rates, style, color=colour, marker="o", markersize=4, label=label)
+model_axes.axvline(NUM_CORES, color="#BBBBBB", linewidth=1)
+model_axes.text(NUM_CORES + 0.15, 425, "4 cores", color="#555555", fontsize=9)
+model_axes.set_ylim(0, 440)
+model_axes.set_xlabel("workers")
+model_axes.set_ylabel("samples/s (model)")
+model_axes.legend(frameon=False, fontsize=9, loc="lower right")
+for axes in (measured_axes, model_axes):
     axes.spines[["top", "right"]].set_visible(False)
 plt.show()

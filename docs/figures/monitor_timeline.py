@@ -32,11 +32,12 @@ for number in range(18):
     steps.append(StepRecord(start_s=loop_s, wait_s=wait_s, step_start_s=begin_s, end_s=begin_s + STEP_S))
     loop_s = begin_s + STEP_S
 
-with tempfile.TemporaryDirectory() as folder:
+# The picture is shown at half its size.
+with tempfile.TemporaryDirectory() as folder, plt.rc_context({"font.size": 12}):
     path = Path(folder, "timeline.png")
     save_timeline(path, batches, steps)
     picture = plt.imread(path)
-figure = plt.figure(figsize=(picture.shape[1] / 150, picture.shape[0] / 150))
+figure = plt.figure(figsize=(picture.shape[1] / 144, picture.shape[0] / 144))
 axes = figure.add_axes((0, 0, 1, 1))
 axes.imshow(picture)
 axes.axis("off")

@@ -8,7 +8,7 @@ WAITING = "#D55E00"
 READY = "#009E73"
 STAGE = "#0072B2"
 
-figure, axes = plt.subplots(figsize=(8.4, 4.3), layout="constrained")
+figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
 axes.set_xlim(0, 100)
 axes.set_ylim(0, 50)
 axes.axis("off")
@@ -22,7 +22,7 @@ def box(x: float, y: float, text: str, colour: str, width: float = 19) -> None:
         text,
         ha="center",
         va="center",
-        fontsize=9,
+        fontsize=10.5,
         bbox={"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": colour, "linewidth": 1.8},
     )
 
@@ -31,7 +31,7 @@ def arrow(start: tuple[float, float], end: tuple[float, float], label: str = "")
     """Draw an arrow with a label at its middle."""
     axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": "#555555"})
     middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
-    axes.text(*middle, label, fontsize=8.5, ha="center", va="center", bbox={"facecolor": "white", "edgecolor": "none"})
+    axes.text(*middle, label, fontsize=10, ha="center", va="center", bbox={"facecolor": "white", "edgecolor": "none"})
 
 
 box(50, 46, "Measure: DataMonitor, or lit-loader profile", "#555555")
@@ -45,7 +45,7 @@ CAUSES = (
     (30.5, "read", "cache=True,\nlocal disk"),
     (50, "transform", "crop first,\nor on the device"),
     (69.5, "few workers,\nCPU bound,\nslow steps", "lit-loader tune"),
-    (89, "hand-over,\ntransfer,\nepoch start", "threads, uint8,\nprefetch, pinning"),
+    (89, "hand-over,\ntransfer,\nepoch start", "threads, uint8,\nprefetch"),
 )
 for x, cause, remedy in CAUSES:
     arrow((72, 29), (x, 21))

@@ -96,11 +96,12 @@ print((folder / "train.csv").read_text().splitlines()[1][:60], "...")
 # One schema names the points
 # ---------------------------
 #
-# ``schema="face_68"`` says what the 136 numbers of a row are: their order, which points a mirror exchanges, which
-# lines a picture draws, and which two points normalize the error. Other mark-ups are ``face_5``, ``face_98`` (WFLW)
-# and ``coco_17``; your own is a dict with ``names`` and ``flip_pairs``. The CSV has no box, so the box of a face is
-# the box around its points. Real lists differ in details such as a folder for each split or columns to skip: see the
-# options of ``keypoints_csv`` and ``keypoints_txt``.
+# ``schema="face_68"`` describes the 136 numbers of a row: the order of the points, the pairs that a mirror exchanges,
+# the lines of a drawing, and the two points whose distance normalizes the error. Other mark-ups are ``face_5``,
+# ``face_98`` (WFLW) and ``coco_17``; your own is a dict with ``names`` and ``flip_pairs``.
+#
+# The CSV has no box, so a face gets the box around its points. Real lists differ in details, such as a folder for each
+# split or columns to skip, which options of ``keypoints_csv`` and ``keypoints_txt`` describe.
 
 options = {"schema": "face_68", "class_name": "face", "image_dir": "images"}
 source = FormatSource("keypoints_csv", folder, train="train.csv", val="val.csv", test="test.csv", options=options)
@@ -122,7 +123,8 @@ points = table.keypoints[0]
 left, right = np.array([sorted(pair, key=lambda point: points[point, 0]) for pair in table.flip_pairs]).T
 mirrored = points * (-1, 1) + (image.width, 0)
 exchanged = mirrored.copy()
-exchanged[left], exchanged[right] = mirrored[right], mirrored[left]
+exchanged[left] = mirrored[right]
+exchanged[right] = mirrored[left]
 
 figure, axes = plt.subplots(1, 3, figsize=(9, 3.3), layout="constrained")
 flipped_image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -131,10 +133,10 @@ panels = {
     "flipped, with mirror pairs": (flipped_image, exchanged),
     "flipped, without: wrong names": (flipped_image, mirrored),
 }
-for axis, (title, (picture, shown)) in zip(axes, panels.items(), strict=True):
+for axis, (title, (picture, marks)) in zip(axes, panels.items(), strict=True):
     axis.imshow(picture)
-    axis.scatter(*shown[left].T, s=9, color="#0072b2", label="left half: 0, 17, 36, 48, ...")
-    axis.scatter(*shown[right].T, s=9, color="#e69f00", label="right half: 16, 26, 45, 54, ...")
+    axis.scatter(*marks[left].T, s=9, color="#0072b2", label="left half: 0, 17, 36, 48, ...")
+    axis.scatter(*marks[right].T, s=9, color="#e69f00", label="right half: 16, 26, 45, 54, ...")
     axis.set_title(title, fontsize=10)
     axis.axis("off")
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
@@ -144,8 +146,8 @@ figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", 
 # ------------------
 #
 # A sample is a face, not an image: the preset cuts a square around the box, with a margin, and turns, shifts and
-# flips it in training. It exchanges the mirror pairs by itself. Points that leave the crop count as absent, and train
-# nothing.
+# flips it in training. A flip exchanges the mirror pairs. Points that leave the crop count as absent and are not
+# trained on.
 
 seed_everything(0, verbose=False)
 datamodule = LandmarkDataModule(
@@ -200,10 +202,10 @@ with torch.inference_mode():
     predicted = task.eval().predict_step(batch, 0)["keypoints"]
 
 figure, axes = plt.subplots(2, 4, figsize=(9, 4.8), layout="constrained")
-for axis, crop, true, found in zip(axes.flat, batch.images, batch.keypoints, predicted, strict=False):
+for axis, crop, true, points in zip(axes.flat, batch.images, batch.keypoints, predicted, strict=False):
     axis.imshow(crop.permute(1, 2, 0))
     for first, second in datamodule.skeleton:
-        (line,) = axis.plot(*found[[first, second]].T, color="#e69f00", linewidth=1.5)
+        (line,) = axis.plot(*points[[first, second]].T, color="#e69f00", linewidth=1.5)
     dots = axis.scatter(*true.T, s=4, color="#0072b2", zorder=2)
     axis.axis("off")
 figure.legend([dots, line], ["true points", "predicted points, joined"], loc="outside lower center", ncols=2)

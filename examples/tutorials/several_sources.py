@@ -14,9 +14,12 @@ source in every batch, and counts the batches to check it.
 # second one, ``web``, is in COCO format, calls a disc a ``ball``, and its annotators ignored stars: stars are visible
 # in its images, but they have no boxes.
 
+import shutil
 import tempfile
+import textwrap
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -25,28 +28,27 @@ import torch
 from lit_loader import DetectionDataModule, MixedSource, ShapesSource, open_source, write_annotations
 from lit_loader.recipes import DetectionTask, fcos_small
 
-warnings.filterwarnings("ignore", module="lightning")  # a task without a trainer cannot log
+warnings.filterwarnings("ignore", module="lightning")
 
 folder = Path(tempfile.mkdtemp())
-settings = {"class_shares": (0.4, 0.3, 0.3), "cache_dir": str(folder), "progress": False}
+settings = {"cache_dir": str(folder), "progress": False}
+drawing = {"class_shares": (0.4, 0.3, 0.3), **settings}
 
-lab = ShapesSource(num_images={"train": 60, "val": 12}, **settings)
+lab = ShapesSource(num_images={"train": 60, "val": 12}, **drawing)
 lab.prepare()
 
-drawn = ShapesSource(num_images={"train": 20, "val": 8}, seed=1, **settings)
+shapes = ShapesSource(num_images={"train": 20, "val": 8}, seed=1, **drawing)
 for stage in ("train", "val"):
-    (table,) = drawn.tables(stage)
-    table = table.with_renamed_classes({"disc": "ball", "star": None})  # None drops the boxes and keeps the images
-    table = replace(table, keypoints=None, visibility=None, keypoint_names=(), flip_pairs=(), normalization_pair=None)
+    (table,) = shapes.tables(stage)
+    # None drops the boxes of a class and keeps its images.
+    table = table.with_renamed_classes({"disc": "ball", "star": None})
     write_annotations("coco", table, folder / "web", f"{stage}.json", allow_loss=True)
-    (folder / "web" / "JPEGImages").mkdir(exist_ok=True)
-    for row in range(table.num_images):
-        (folder / "web" / table.image_paths[row]).write_bytes(table.image_path(row).read_bytes())
+shutil.copytree(table.root / "JPEGImages", folder / "web" / "JPEGImages")
 
-web = open_source(folder / "web", progress=False, cache_dir=str(folder))
+web = open_source(folder / "web", **settings)
 for name, source in {"lab": lab, "web": web}.items():
     (table,) = source.tables("train")
-    print(name, dict(zip(table.class_names, table.class_counts().tolist(), strict=True)))
+    print(name, table.class_names, table.class_counts())
 
 # %%
 # What happens without settings
@@ -59,25 +61,25 @@ for name, source in {"lab": lab, "web": web}.items():
 try:
     MixedSource({"lab": lab, "web": web}).tables("train")
 except ValueError as error:
-    print(error)
+    print(textwrap.fill(str(error), width=78))
 
 # %%
 # Rename classes, and declare missing ones
 # ----------------------------------------
 # ``classes`` renames the classes of a source. ``missing`` says how to treat a class without boxes: ``"unlabelled"`` if
 # its objects may be visible, ``"absent"`` if there are none. ``ratio`` and ``ratio_per="batch"`` fix the mix: every
-# batch of four has three images of ``lab`` and one of ``web``.
+# batch of four has three images of ``lab`` and one of ``web``. ``print(datamodule.summary())`` shows the objects and
+# expected shares of each class and source.
 
-source = MixedSource(
+source_mix = MixedSource(
     {"lab": lab, "web": web},
     classes={"web": {"ball": "disc"}},
     missing={"web": "unlabelled"},
     ratio={"lab": 3, "web": 1},
     ratio_per="batch",
 )
-datamodule = DetectionDataModule(source, batch_size=4, seed=0, num_workers=0)
+datamodule = DetectionDataModule(source_mix, batch_size=4, seed=0, num_workers=0)
 print(datamodule.class_names)
-print(datamodule.summary())
 
 # %%
 # Count the mix
@@ -90,24 +92,26 @@ print(datamodule.summary())
 def web_images_per_batch(datamodule: DetectionDataModule) -> list[int]:
     """Return the number of images of ``web`` in each batch of an epoch."""
     datamodule.setup("fit")
-    return [sum("unlabelled" in target for target in targets) for _, targets in datamodule.train_dataloader()]
+    loader = datamodule.train_dataloader()
+    return [sum("unlabelled" in target for target in targets) for _, targets in loader]
 
 
-counts_by_mix = {'ratio_per="batch"': web_images_per_batch(datamodule)}
-print(counts_by_mix)
+counts_by_mix = {"ratio per batch": web_images_per_batch(datamodule)}
+print(counts_by_mix["ratio per batch"])
 
 # %%
 # Without ``ratio``, an epoch is one epoch of each source in random order, and the mix of a batch varies. With
 # ``ratio_per="epoch"`` the shares of the epoch are exact, here 1 to 1, but the mix of a batch varies. The small source
 # is then repeated: no image comes again before all images of its source have come.
 
-for label, mix in {
-    "no ratio": {"ratio": None, "ratio_per": "epoch"},
-    'ratio 1 : 1, ratio_per="epoch"': {"ratio": {"lab": 1, "web": 1}, "ratio_per": "epoch"},
-}.items():
-    mixed = DetectionDataModule(replace(source, **mix), batch_size=4, seed=0, num_workers=0)
-    counts_by_mix[label] = web_images_per_batch(mixed)
-    print(label, counts_by_mix[label])
+mixes = {
+    "no ratio": replace(source_mix, ratio=None, ratio_per="epoch"),
+    "ratio per epoch": replace(source_mix, ratio={"lab": 1, "web": 1}, ratio_per="epoch"),
+}
+for name, source in mixes.items():
+    mixed = DetectionDataModule(source, batch_size=4, seed=0, num_workers=0)
+    counts_by_mix[name] = web_images_per_batch(mixed)
+    print(name, counts_by_mix[name])
 
 # %%
 # Look at the gradient
@@ -118,17 +122,16 @@ for label, mix in {
 # which FCOS does not use.)
 
 torch.manual_seed(0)
-task = DetectionTask(
-    lambda **arguments: fcos_small(channels=8, head_channels=32, min_size=96, **arguments),
-    class_names=datamodule.class_names,
-)
+detector = partial(fcos_small, channels=8, head_channels=32, min_size=96)
+task = DetectionTask(detector, class_names=datamodule.class_names)
+scores = task.model.head.classification_head.cls_logits
 images, targets = next(iter(datamodule.train_dataloader()))
 for name, row in {"lab": 0, "web": 3}.items():
     task.zero_grad()
     task.training_step((images[row : row + 1], targets[row : row + 1]), 0).backward()
-    gradient = task.model.head.classification_head.cls_logits.weight.grad
-    sums = gradient.abs().sum(dim=(1, 2, 3))[1:].tolist()
-    print(name, {class_name: round(value, 3) for class_name, value in zip(datamodule.class_names, sums, strict=True)})
+    sums = scores.weight.grad.abs().sum(dim=(1, 2, 3))[1:].tolist()
+    for class_name, total in zip(datamodule.class_names, sums, strict=True):
+        print(name, class_name, f"{total:.3f}")
 
 # %%
 # The gradient of stars is exactly 0 for the image of ``web``. All metrics ignore stars there as well, and validation
@@ -138,17 +141,21 @@ for name, row in {"lab": 0, "web": 3}.items():
 # epoch. In the app, the same run is ``lit-loader train dataset=mixed 'dataset.sources={lab: FOLDER, web: FOLDER}'``
 # with the other arguments as ``dataset.classes`` and so on.
 
-_, axes = plt.subplot_mosaic([["lab", *counts_by_mix], ["web", *counts_by_mix]], figsize=(11, 4.4), layout="tight")
+panels = [["lab", *counts_by_mix], ["web", *counts_by_mix]]
+_, axes = plt.subplot_mosaic(panels, figsize=(11, 4.4), layout="tight")
 for name, row in {"lab": 0, "web": 3}.items():
     axes[name].imshow(images[row].permute(1, 2, 0))
     axes[name].set(title=f"image of {name}", xticks=[], yticks=[])
     for xmin, ymin, xmax, ymax in targets[row]["boxes"].tolist():
-        axes[name].add_patch(plt.Rectangle((xmin, ymin), xmax - xmin, ymax - ymin, fill=False, color="#d55e00", lw=2))
-for label, counts in counts_by_mix.items():
+        box = plt.Rectangle((xmin, ymin), xmax - xmin, ymax - ymin, fill=False)
+        box.set(edgecolor="#d55e00", linewidth=2)
+        axes[name].add_patch(box)
+for name, counts in counts_by_mix.items():
     batches = range(len(counts))
-    axes[label].bar(batches, counts, color="#0072b2", label="web")
-    axes[label].bar(batches, [4 - count for count in counts], bottom=counts, color="#c0c0c0", label="lab")
-    axes[label].set(title=label, xlabel="batch of the epoch", ylim=(0, 4), yticks=range(5))
-axes['ratio_per="batch"'].set_ylabel("images in the batch")
-axes['ratio_per="batch"'].legend(loc="upper right")
+    lab_counts = [4 - count for count in counts]
+    axes[name].bar(batches, counts, color="#0072b2", label="web")
+    axes[name].bar(batches, lab_counts, bottom=counts, color="#c0c0c0", label="lab")
+    axes[name].set(title=name, xlabel="batch of the epoch", ylim=(0, 4), yticks=range(5))
+axes["ratio per batch"].set_ylabel("images in the batch")
+axes["ratio per batch"].legend(loc="upper right")
 plt.show()

@@ -6,8 +6,6 @@ Training is slow, and you want to know why. This tutorial makes a data set slow 
 same again, because the first fault hid the second one. At the end, a timeline shows the run before and after.
 """
 
-# sphinx_gallery_thumbnail_number = 1
-
 # %%
 # Slow data, and a fast step
 # --------------------------
@@ -17,6 +15,7 @@ same again, because the first fault hid the second one. At the end, a timeline s
 
 import logging
 import tempfile
+import textwrap
 import time
 import warnings
 from collections import deque
@@ -73,7 +72,7 @@ class RecordingMonitor(DataMonitor):
     """DataMonitor that keeps the times of the last steps."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin to keep times of steps."""
+        """Keep the times of steps from now on."""
         super().on_train_start(trainer, pl_module)
         self.loop.records = deque(maxlen=200)
 
@@ -85,13 +84,8 @@ warnings.simplefilter("ignore")
 
 def train(num_steps: int, **settings: Any) -> DataMonitor:
     """Train with these settings of the data module; print the report of the monitor, and return the monitor."""
-    datamodule = ClassificationDataModule(
-        FormatSource("image_folder", folder, train="train", progress=False),
-        batch_size=8,
-        num_workers=2,
-        seed=0,
-        **settings,
-    )
+    source = FormatSource("image_folder", folder, train="train", progress=False)
+    datamodule = ClassificationDataModule(source, batch_size=8, num_workers=2, seed=0, **settings)
     monitor = RecordingMonitor()
     trainer = Trainer(
         accelerator="cpu",
@@ -105,7 +99,8 @@ def train(num_steps: int, **settings: Any) -> DataMonitor:
         enable_model_summary=False,
     )
     trainer.fit(Step(), datamodule=datamodule)
-    print("\n".join(monitor.lines()))
+    for line in monitor.lines():
+        print(textwrap.fill(line, width=76, subsequent_indent="    "))
     return monitor
 
 
@@ -114,13 +109,13 @@ def train(num_steps: int, **settings: Any) -> DataMonitor:
 # -----------------------------------------
 #
 # The augmentation should vary brightness and contrast. It was added with ``extra_before``, so it changes the whole
-# photograph, of which only a random crop of 128x128 pixels remains.
+# photograph, and only a random crop of it, shrunk to 128x128 pixels, remains.
 
 jitter = [v2.ColorJitter(brightness=0.2, contrast=0.2)]
-before = train(num_steps=12, train_transforms={"size": 128, "extra_before": jitter})
+first_run = train(num_steps=12, train_transforms={"size": 128, "extra_before": jitter})
 
 # %%
-# Read the output from the top. The first line divides the time of the training loop, and the second one the time of
+# Read the output from the top. The first sentence divides the time of the training loop, and the next one the time of
 # the workers. The verdicts begin with ``-``. Each has a cause, the figures by which it was recognised, and a remedy.
 #
 # The stage at fault is ``transform``, and the remedy is a cheaper transform. A further verdict says what more workers
@@ -132,7 +127,8 @@ before = train(num_steps=12, train_transforms={"size": 128, "extra_before": jitt
 # Second run: more pixels decoded than shown
 # ------------------------------------------
 
-second = train(num_steps=48, train_transforms={"size": 128, "extra_after": jitter})
+late_jitter = {"size": 128, "extra_after": jitter}
+second_run = train(num_steps=48, train_transforms=late_jitter)
 
 # %%
 # Training still waits, now for another stage: ``decode``. The slow transform had hidden it. The verdict names two
@@ -145,12 +141,13 @@ second = train(num_steps=48, train_transforms={"size": 128, "extra_after": jitte
 # Third run: the setting that the verdict names
 # ---------------------------------------------
 
-after = train(num_steps=48, train_transforms={"size": 128, "extra_after": jitter}, reading=ImageReading(decode="fast"))
+third_run = train(num_steps=48, train_transforms=late_jitter, reading=ImageReading(decode="fast"))
 
 # %%
 # The three runs side by side:
 
-for name, monitor in (("jitter before the crop", before), ("jitter after it", second), ("decode='fast'", after)):
+runs = {"jitter before the crop": first_run, "jitter after it": second_run, "decode='fast'": third_run}
+for name, monitor in runs.items():
     report = monitor.report()
     step_ms = report.total_s / report.num_steps * 1e3
     print(f"{name:22} {step_ms:4.0f} ms per step, waiting for {report.wait_fraction:.0%} of the time")
@@ -164,10 +161,11 @@ for name, monitor in (("jitter before the crop", before), ("jitter after it", se
 # step follows the other, and the workers pause because they are ahead.
 
 figure, axes = plt.subplots(2, 1, figsize=(9, 4.6), layout="constrained")
-for axis, monitor, title in zip(axes, (before, after), ("before", "after"), strict=True):
+for axis, monitor, title in zip(axes, (first_run, third_run), ("first run", "third run"), strict=True):
     (loader,) = monitor.loop.loaders
     picture = folder / f"{title}.png"
-    save_timeline(picture, loader.batch_records(), monitor.loop.records, max_s=1.5)
+    with plt.rc_context({"font.size": 12}):
+        save_timeline(picture, loader.batch_records(), list(monitor.loop.records), max_s=2.0)
     axis.imshow(plt.imread(picture))
     axis.set_title(title)
     axis.axis("off")

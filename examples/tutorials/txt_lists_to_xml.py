@@ -123,8 +123,8 @@ for name, natural, expected in zip(summary.class_names, summary.natural_mix, sum
     print(f"{name:6} {natural:5.1%} of the annotations, {expected:5.1%} of the training objects")
 
 # %%
-# Train all three
-# ---------------
+# Train all three tasks
+# ---------------------
 #
 # A small detector with further heads for points and finish learns from scratch. Objects without points or finish
 # train the box and the class only. Six epochs take seconds and show that every head learns; a real run takes more of
@@ -165,13 +165,13 @@ for module in (landmarks, finishes):
         print(f"{type(module).__name__}, {counted.label}: {mix}")
 
 # %%
-# Discs have no points, so they are no samples of `LandmarkDataModule`.
+# `LandmarkDataModule` leaves out objects without points, so it has no discs.
 #
 # Look at the result
 # ------------------
 #
-# Above, images that come from the VOC files; below, images from the lists, with points and finish. On the right, the
-# class mix before and after: an image brings all of its objects, so discs remain frequent.
+# The upper images are from the VOC files. The lower ones are from the lists and have points and a finish. The
+# bars show the class mix before and after balancing: an image brings all of its objects, so discs remain frequent.
 
 batch = datamodule.first_batch("train")
 names = {"class_names": datamodule.class_names, "attributes": datamodule.attributes}

@@ -204,8 +204,8 @@ def check_trainer(launch: Launch | None, settings: Mapping[str, Any], environ: M
         if num_hosts > 1 and not any(name in environ for name in _OTHER_LAUNCHERS):
             raise ConfigError(
                 f"trainer.num_nodes={num_hosts}, but no launcher started this process, so it would wait for the other "
-                "hosts; start it with torchrun or srun on each host (docs/scale/hosts.md), or choose trainer=ddp for one "
-                "host"
+                "hosts; start it with torchrun or srun on each host (docs/scale/hosts.md), or choose trainer=ddp for "
+                "one host"
             )
         return
     # Other spellings of devices, such as "auto" and [0, 1], are compared after Lightning has counted them.

@@ -1,9 +1,8 @@
-"""The documented commands from the demo to a user's data, model, logger, sweep and checkpoint run unchanged."""
+"""The documented commands for a user's data, model, logger, sweep and checkpoint run unchanged."""
 
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 
@@ -13,8 +12,6 @@ from tests.support.made_sets import make_coco, split_in_two
 from tests.support.small_app import run_app
 from tests.support.text_sets import write_image
 
-SECTION = PAGES["training"].split("## From the demo to your own")[1].split("\n## ")[0]
-WAYS = re.split(r"^(?=\*\*)", SECTION, flags=re.MULTILINE)[1:]
 QUICK = [
     *("trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_epochs=1", "trainer.limit_train_batches=2"),
     *("trainer.limit_val_batches=1", "trainer.limit_test_batches=1", "trainer.log_every_n_steps=1"),
@@ -29,14 +26,12 @@ SHAPES = [
 BIG = ["dataset.progress=false", "model.weights=null", "model.model.min_size=64", "model.model.max_size=96"]
 
 
-def way(title):
-    (text,) = (section for section in WAYS if section.startswith(f"**{title}"))
-    return text
-
-
-def commands(title):
-    """Return the words of each command under a title, without the program."""
-    return documents.commands(way(title), "lit-loader")
+def commands(page, heading=""):
+    """Return the words of each command of a page, or under one of its headings, without the program."""
+    text = PAGES[page]
+    if heading:
+        text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return documents.commands(text, "lit-loader")
 
 
 @pytest.fixture
@@ -73,13 +68,13 @@ def run_folder(tmp_path):
 
 @pytest.mark.soak
 def test_coco_with_a_pretrained_detector(run, coco):
-    first, _ = commands("COCO")
+    first, _, _ = commands("training/first-run", "A pretrained detector")
     assert "tested: checkpoint" in run(first, *BIG)
 
 
 @pytest.mark.soak
 def test_own_set_in_the_format_of_coco(run, coco):
-    _, second = commands("COCO")
+    _, _, second = commands("training/first-run", "A pretrained detector")
     mine = coco.parent / "mine"
     mine.mkdir()
     for name in ("train", "val"):
@@ -93,19 +88,18 @@ def test_own_set_in_the_format_of_coco(run, coco):
 
 
 def test_own_model(run, coco, tmp_path):
-    title = "A model of your own"
-    (python,) = blocks(way(title), "python")
-    (yaml,) = blocks(way(title), "yaml")
+    python, _ = blocks(PAGES["extending/model"], "python")
+    (yaml,) = blocks(PAGES["extending/model"], "yaml")
     (tmp_path / "my_models.py").write_text(python)
     (tmp_path / "conf" / "model").mkdir(parents=True)
     (tmp_path / "conf" / "model" / "mine.yaml").write_text(yaml)
-    (words,) = commands(title)
+    (words,) = commands("extending/model")
     assert "tested: checkpoint" in run(words, "model.model.min_size=64", "dataset.progress=false")
 
 
 def test_tensorboard_with_pictures(run, tmp_path):
     pytest.importorskip("tensorboard")
-    words, _ = commands("A logger")
+    words, *_ = commands("training/callbacks")
     run(words, *SHAPES)
     assert list(run_folder(tmp_path).glob("tensorboard/**/events.out.tfevents.*"))
 
@@ -114,7 +108,7 @@ def test_tensorboard_with_pictures(run, tmp_path):
 @pytest.mark.soak
 def test_wandb_offline(run, tmp_path):
     wandb = pytest.importorskip("wandb")
-    _, words = commands("A logger")
+    _, words, *_ = commands("training/callbacks")
     try:
         run(words, *SHAPES)
         assert wandb.run is None  # the next job of a sweep starts its own
@@ -125,16 +119,16 @@ def test_wandb_offline(run, tmp_path):
 
 @pytest.mark.soak
 def test_a_sweep_of_two_learning_rates(run, tmp_path):
-    words, _ = commands("A sweep")
+    words, *_ = commands("training/sweeps")
     run(words, *SHAPES)
     (folder,) = (tmp_path / "logs" / "train" / "multiruns").iterdir()
-    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"0", "1"}
+    assert {path.name for path in folder.glob("[0-9]*")} == {"0", "1"}
 
 
 @pytest.mark.soak
 def test_a_sweep_by_optuna(run, tmp_path):
     pytest.importorskip("optuna")
-    _, words = commands("A sweep")
+    _, words, *_ = commands("training/sweeps", "Search")
     run(words, *SHAPES)
     (folder,) = (tmp_path / "logs" / "train" / "multiruns").iterdir()
     assert "best_value" in (folder / "optimization_results.yaml").read_text()
@@ -142,16 +136,17 @@ def test_a_sweep_by_optuna(run, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")  # the resumed run writes into another folder
 def test_resume_test_and_predict(run, tmp_path):
-    train, *evaluations = commands("Resume")
+    (train,) = commands("training/first-run", "Stop and resume")
+    evaluate, predict_images, *_ = commands("training/evaluate-predict")
+    (predict,) = commands("training/evaluate-predict", "Predict")
     run(["train", "experiment=shapes"], *SHAPES)
     folder = run_folder(tmp_path)
-    resume, evaluate, predict = (in_folder(words, folder) for words in (train, *evaluations))
+    resume, evaluate, predict = (in_folder(words, folder) for words in (train, evaluate, predict))
     assert "tested: checkpoint" in run(resume, "trainer.max_epochs=2")
     assert "tested: checkpoint" in run(evaluate)
     run(predict)
     (results,) = (tmp_path / "logs" / "predict" / "runs").glob("*/predictions/**/*.json")
     assert isinstance(json.loads(results.read_text()), list)
-    (predict_images,) = commands("Predict on images")
     write_image(tmp_path / "path/to/images/a.png")
     printed = run(in_folder(predict_images, folder))
     (picture,) = (tmp_path / "logs" / "predict" / "runs").glob("*/predictions/predictions-pictures/a.png.jpg")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import sys
 from dataclasses import replace
@@ -22,6 +23,7 @@ from lit_loader.inspection.kinds import KINDS, READER_KINDS
 from tests.support.cached_configs import cached_configs  # noqa: F401 # a fixture
 from tests.support.documents import ALL, PAGES, README, ROOT, blocks, commands
 from tests.support.made_sets import MAKERS, split_in_two
+from tests.support.text_sets import write_image
 
 FORMATS = PAGES["data/formats"]
 SOURCES = re.findall(r"^\|[^|]*\| `((?:Voc|Format)Source\(.*?\))`", FORMATS, re.MULTILINE)
@@ -155,3 +157,77 @@ def test_oriented_task_of_the_page_passes_plain_tensors(tmp_path, monkeypatch):
     task = my_oriented.OrientedTask(SumOfBoxes())
     targets = [{"boxes": torch.ones(2, 5), "labels": torch.ones(2, dtype=torch.int64)}]
     assert task.training_step(([torch.zeros(3, 8, 8)], targets), 0) == 10
+
+
+ROW = "0 0.5 0.5 0.2 0.2\n"
+XML = (
+    "<annotation><filename>a.jpg</filename><size><width>60</width><height>50</height><depth>3</depth></size>"
+    "<object><name>cat</name><bndbox><xmin>3</xmin><ymin>4</ymin><xmax>20</xmax><ymax>24</ymax></bndbox></object>"
+    "</annotation>"
+)
+
+
+def coco_text(file_name):
+    return json.dumps(
+        {
+            "images": [{"id": 0, "file_name": file_name, "width": 60, "height": 50}],
+            "annotations": [{"id": 0, "image_id": 0, "category_id": 1, "bbox": [3, 4, 17, 20], "iscrowd": 0}],
+            "categories": [{"id": 1, "name": "cat"}],
+        }
+    )
+
+
+# Paths of the image and of the other files of an export, which are found as the format.
+EXPORTS = {
+    "CVAT COCO 1.0": ("coco", "images/a.jpg", {"annotations/instances_default.json": coco_text("a.jpg")}),
+    "CVAT Pascal VOC 1.1": (
+        "voc",
+        "JPEGImages/a.jpg",
+        {"Annotations/a.xml": XML, "ImageSets/Main/default.txt": "a\n", "labelmap.txt": "# label\ncat:1,2,3::\n"},
+    ),
+    "CVAT YOLO 1.1": (
+        "yolo",
+        "obj_train_data/a.jpg",
+        {
+            "obj_train_data/a.txt": ROW,
+            "obj.names": "cat\n",
+            "obj.data": "classes = 1\ntrain = data/train.txt\nnames = data/obj.names\nbackup = backup/\n",
+            "train.txt": "data/obj_train_data/a.jpg\n",
+        },
+    ),
+    "CVAT Ultralytics YOLO": (
+        "yolo",
+        "images/train/a.jpg",
+        {
+            "labels/train/a.txt": ROW,
+            "data.yaml": "names:\n  0: cat\npath: .\ntrain: train.txt\n",
+            "train.txt": "data/images/train/a.jpg\n",
+        },
+    ),
+    "Label Studio COCO": ("coco", "images/a.jpg", {"result.json": coco_text("images/a.jpg")}),
+    "Label Studio YOLO": (
+        "yolo",
+        "images/a.jpg",
+        {"labels/a.txt": ROW, "classes.txt": "cat\n", "notes.json": '{"categories": [{"id": 0, "name": "cat"}]}'},
+    ),
+    "Label Studio Pascal VOC": ("voc", "images/a.jpg", {"Annotations/a.xml": XML}),
+    "labelImg Pascal VOC": ("voc", "a.jpg", {"a.xml": XML}),
+    "VoTT CSV": (
+        "keypoints_csv",
+        "a.jpg",
+        {"vott.csv": '"image","xmin","ymin","xmax","ymax","label"\na.jpg,3,4,20,24,cat\n'},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_exports_of_labelling_tools_are_found(name, tmp_path):
+    format, image, files = EXPORTS[name]
+    write_image(tmp_path / "set" / image)
+    for path, text in files.items():
+        (tmp_path / "set" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / path).write_text(text)
+    settings = {"val_fraction": 0.0, "test_fraction": 0.0, "cache_dir": str(tmp_path), "progress": False}
+    source = open_source(tmp_path / "set", **settings)
+    (table,) = source.tables("train")
+    assert (source.format, table.num_images, table.num_objects, table.class_names) == (format, 1, 1, ("cat",))

@@ -44,9 +44,9 @@ def overrides(page):
 
 @pytest.mark.parametrize("page", TRAINERS)
 def test_overrides_of_tables_exist(page):
-    found = list(overrides(page))
-    assert len(found) > 20
-    for key, value in found:
+    page_overrides = list(overrides(page))
+    assert len(page_overrides) > 20
+    for key, value in page_overrides:
         group, *keys = key.split(".")
         if keys:
             assert any(has_key(config, keys) for config in group_configs(group)), key

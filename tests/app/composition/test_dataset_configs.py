@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer
@@ -12,9 +14,11 @@ from tests.support.any_table import assert_same_table
 from tests.support.documents import PAGES, commands
 from tests.support.made_sets import MAKERS, split_in_two
 
+# The rows of the table of formats, and the commands.
+ROWS = re.findall(r"^\|[^|]*\| `(dataset=\w+ dataset\.root.*?)` \|$", PAGES["training/first-run"], re.MULTILINE)
 COMMANDS = {
     words[0].removeprefix("dataset="): words
-    for words in commands(PAGES["training"].split("## Choosing by Hydra")[1], "lit-loader train")
+    for words in (*commands(PAGES["training/first-run"], "lit-loader train"), *map(str.split, ROWS))
     if words[0].startswith("dataset=")
 }
 QUICK = ["workers=inline", "dataset.progress=false", "trainer.max_steps=1", "trainer.limit_val_batches=1"]

@@ -1,0 +1,158 @@
+"""Pages of samplers and augmentation: their outputs, formulas and tables agree with the code."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import re
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import yaml
+
+from lit_loader import (
+    BatchMixing,
+    ClassAwareSampler,
+    ClassBalancedSampler,
+    CopyPaste,
+    Mosaic,
+    class_weights,
+    datamodules,
+    recall_weights,
+)
+from lit_loader.samplers import (
+    MixedSourceSampler,
+    effective_number_image_weights,
+    effective_number_weights,
+    repeat_factors,
+)
+from lit_loader.transforms import MixUp, classification_transforms, detection_transforms, landmark_transforms
+from tests.support.documents import DOCS, PAGES, ROOT
+
+SECTIONS = [page for page in PAGES if page.startswith(("samplers/", "augmentation/"))]
+OUTPUTS = [
+    pytest.param(code, output, id=f"{page} {number}")
+    for page in SECTIONS
+    for number, (code, output) in enumerate(
+        re.findall(r"```python\n((?:(?!```).)*?)```\n\n```text\n(.*?)```", PAGES[page], re.DOTALL), 1
+    )
+]
+CONFIGS = {
+    "samplers/weighted": datamodules.WeightedSamplerConfig,
+    "samplers/class-balance": datamodules.ClassBalancedSamplerConfig,
+    "samplers/class-aware": datamodules.ClassAwareSamplerConfig,
+    "samplers/repeat-factor": datamodules.RepeatFactorSamplerConfig,
+    "samplers/effective-number": datamodules.EffectiveNumberSamplerConfig,
+    "samplers/block-shuffle": datamodules.BlockShuffleSamplerConfig,
+}
+LABELS = [[0], [0, 1], [0], [0, 1], [1, 2], [0]]
+
+
+def first_cells(page):
+    """Return the names in the first column of the tables of a page."""
+    cells = re.findall(r"^\| ?((?:`[\w.]+`(?:, )?)+) \|", PAGES[page], re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+
+
+@pytest.mark.parametrize(("code", "output"), OUTPUTS)
+def test_examples_print_the_output_on_the_page(code, output):
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream):
+        exec(compile(code, "example", "exec"), {"__name__": "__main__"})
+    assert stream.getvalue().strip() == output.strip()
+
+
+def test_some_examples_have_outputs():
+    assert len(OUTPUTS) > 12
+
+
+@pytest.mark.parametrize("page", CONFIGS)
+def test_table_of_settings_has_every_setting_of_the_config(page):
+    assert {field.name for field in fields(CONFIGS[page])} <= first_cells(page)
+
+
+def test_table_of_problems_names_every_sampler_of_the_app():
+    names = {path.stem for path in (ROOT / "lit_loader/conf/sampler").glob("*.yaml")}
+    assert names <= set(re.findall(r"`(\w+)`", PAGES["samplers/index"]))
+
+
+def test_table_of_presets_has_every_number():
+    page = set(re.findall(r"`(\w+)", PAGES["augmentation/transforms"]))
+    for preset in (detection_transforms, classification_transforms, landmark_transforms):
+        names = set(inspect.signature(preset).parameters) - {"train", "per_object", "per_image", "crop"}
+        assert names <= page
+
+
+@pytest.mark.parametrize("mix", [Mosaic, MixUp, CopyPaste])
+def test_table_of_mixes_has_every_setting(mix):
+    assert set(inspect.signature(mix).parameters) <= set(re.findall(r"`(\w+)`", PAGES["augmentation/mixing"]))
+
+
+def test_defaults_of_the_pages_are_those_of_the_code():
+    page = PAGES["augmentation/mixing"]
+    for mix, name in ((Mosaic, "fill"), (Mosaic, "center"), (MixUp, "alpha"), (CopyPaste, "num_objects")):
+        default = inspect.signature(mix).parameters[name].default
+        assert re.search(rf"\| `{name}` \| {re.escape(str(default))} \|", page), name
+    assert BatchMixing().mixup_alpha == 0.2
+    assert "| `mixup_alpha` | 0.2 |" in PAGES["augmentation/batch-mixing"]
+    config = yaml.safe_load((ROOT / "lit_loader/conf/sampler/block_shuffle.yaml").read_text())
+    for name in ("open_shards", "block_size"):
+        assert f"| `{name}` | {config[name]} |" in PAGES["samplers/block-shuffle"]
+
+
+def test_every_figure_of_the_pages_exists():
+    for page in SECTIONS:
+        for name in re.findall(r"\.\. plot:: (\S+)", PAGES[page]):
+            assert (DOCS / "figures" / name).is_file(), name
+
+
+# -- formulas ----------------------------------------------------------------------------------------------
+
+
+def test_formula_of_weights():
+    counts = np.array([90, 9, 1])
+    for exponent in (0.0, 0.5, 1.0):
+        assert np.allclose(class_weights(counts, exponent=exponent), (100 / (3 * counts)) ** exponent)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])
+def test_formula_of_class_balance(exponent):
+    sampler = ClassBalancedSampler(LABELS, exponent=exponent, num_samples=6000)
+    images = np.array([5, 3, 1])  # that contain each class
+    shares = images ** (1 - exponent) / (images ** (1 - exponent)).sum()
+    assert np.allclose(sampler.quotas, 6000 * shares, atol=1)
+    visits = [sum(sampler.quotas[c] / images[c] for c in labels) for labels in LABELS]
+    assert np.allclose(sampler.expected_visits(), visits)
+
+
+def test_formula_of_class_aware_sampling():
+    visits = [sum(60 / (3 * (5, 3, 1)[c]) for c in labels) for labels in LABELS]
+    assert np.allclose(ClassAwareSampler(LABELS, num_samples=60).expected_visits(), visits)
+
+
+def test_formula_of_repeat_factors():
+    frequencies = np.array([5, 3, 1]) / 6
+    factors = [max(max(1, (0.7 / frequencies[c]) ** 0.5) for c in labels) for labels in LABELS]
+    assert np.allclose(repeat_factors(LABELS, repeat_thresh=0.7), factors)
+
+
+def test_formula_of_effective_numbers():
+    counts = np.array([5, 3, 1])
+    weights = (1 - 0.9) / (1 - 0.9**counts)
+    assert np.allclose(effective_number_weights(counts, beta=0.9), weights)
+    largest = [weights[labels].max() for labels in LABELS]
+    assert np.allclose(effective_number_image_weights(LABELS, beta=0.9), largest)
+
+
+def test_formulas_of_mixed_sources():
+    sampler = MixedSourceSampler([200, 60, 10], shares=[2, 1, 1])
+    assert len(sampler) == max(200 * 4 / 2, 60 * 4, 10 * 4)
+    assert sampler.quotas.tolist() == [200, 100, 100]
+    assert len(MixedSourceSampler([200, 60, 10], counts=[4, 2, 2])) == 8 * max(200 / 4, 60 / 2, 10 / 2)
+
+
+def test_formula_of_weights_by_recall():
+    weights = recall_weights([[9, 1], [5, 5]])
+    assert np.allclose(weights, np.array([0.1 + 0.1, 0.5 + 0.1]) / 0.4)
