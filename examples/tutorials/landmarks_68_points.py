@@ -1,16 +1,16 @@
 """Facial landmarks: 68 points
 ===========================
 
-Train a model that finds the 68 points of the iBUG 300-W mark-up, from annotations in a CSV file. The tutorial shows the
-three places where landmark training goes wrong without an error: the names of the points, their mirror images, and the
-distance that normalizes the error.
+Train a model that finds the 68 points of the iBUG 300-W mark-up, from annotations in a CSV file. Landmark training can
+go wrong in three places without an error message: the order of the points, their mirror images, and the distance that
+normalizes the error. The tutorial checks all three.
 """
 
 # %%
 # Faces and a CSV file
 # --------------------
 #
-# The faces are drawn, so that nothing has to be downloaded. `face_points` returns the 68 points in the order of the
+# The faces are drawn, so nothing has to be downloaded. `face_points` returns the 68 points in the order of the
 # mark-up: 17 of the jaw, 5 of each brow, 9 of the nose, 6 of each eye and 20 of the lips. `draw_face` paints them.
 
 import csv
@@ -140,6 +140,7 @@ for axis, (title, (picture, marks)) in zip(axes, panels.items(), strict=True):
     axis.set_title(title, fontsize=10)
     axis.axis("off")
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+plt.show()
 
 # %%
 # Crops for training
