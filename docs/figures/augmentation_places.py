@@ -12,7 +12,7 @@ STEPS = (
     (("collate,", "batch mixing"), GREEN),
     (("batch", "transforms"), GREEN),
 )
-figure, axes = plt.subplots(figsize=(10, 2.3), layout="constrained")
+figure, axes = plt.subplots(figsize=(9.4, 2.4), layout="constrained")
 for place, (lines, color) in enumerate(STEPS):
     axes.add_patch(
         FancyBboxPatch((place * 1.25, 0), 1.0, 1.0, boxstyle="round,pad=0.03", facecolor=color, edgecolor="none")

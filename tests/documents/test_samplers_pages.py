@@ -10,6 +10,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from lit_loader import (
@@ -17,7 +18,9 @@ from lit_loader import (
     ClassAwareSampler,
     ClassBalancedSampler,
     CopyPaste,
+    DetectionDataModule,
     Mosaic,
+    ShapesSource,
     class_weights,
     datamodules,
     recall_weights,
@@ -29,7 +32,7 @@ from lit_loader.samplers import (
     repeat_factors,
 )
 from lit_loader.transforms import MixUp, classification_transforms, detection_transforms, landmark_transforms
-from tests.support.documents import DOCS, PAGES, ROOT
+from tests.support.documents import DOCS, PAGES, ROOT, blocks
 
 SECTIONS = [page for page in PAGES if page.startswith(("samplers/", "augmentation/"))]
 OUTPUTS = [
@@ -106,6 +109,22 @@ def test_every_figure_of_the_pages_exists():
     for page in SECTIONS:
         for name in re.findall(r"\.\. plot:: (\S+)", PAGES[page]):
             assert (DOCS / "figures" / name).is_file(), name
+
+
+def test_pipeline_of_albumentations_moves_boxes(tmp_path):
+    pytest.importorskip("albumentations")
+    (code,) = (code for code in blocks(PAGES["augmentation/albumentations"], "python"))
+    names = {}
+    exec(code, names)
+    source = ShapesSource(num_images={"train": 8}, class_shares=(0.6, 0.3, 0.1), cache_dir=tmp_path, progress=False)
+    settings = {"batch_size": 4, "num_workers": 0, "train_transforms": names["train_transforms"]}
+    plain = DetectionDataModule(source, **settings | {"train_transforms": {}})
+    boxes = [
+        torch.cat([target["boxes"] for target in datamodule.first_batch("train")[1]])
+        for datamodule in (plain, DetectionDataModule(source, **settings))
+    ]
+    assert len(boxes[1])
+    assert boxes[0].shape != boxes[1].shape or not torch.equal(*boxes)
 
 
 # -- formulas ----------------------------------------------------------------------------------------------
