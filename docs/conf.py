@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import lit_loader
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
-
-import lit_loader
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -114,8 +113,13 @@ llms_txt_description = (
     "app that trains detectors, landmark models and classifiers. Python package: lit_loader; command: lit-loader."
 )
 llms_txt_suffix_mode = "replace"
-llms_txt_build_parallel = False  # the second build reuses the tutorials that the first one ran
-llms_txt_suppress_unknown_node_warnings = ["imgsgnode", "meta"]  # pictures of tutorials and descriptions have no text
+llms_txt_build_parallel = (
+    False  # the second build reuses the tutorials that the first one ran
+)
+llms_txt_suppress_unknown_node_warnings = [
+    "imgsgnode",
+    "meta",
+]  # pictures of tutorials and descriptions have no text
 llms_txt_full_build = True
 
 copybutton_exclude = ".linenos, .gp, .go"
@@ -129,10 +133,14 @@ def visit_inline_formula(self: HTML5Translator, node: nodes.math) -> None:
 
 def visit_formula(self: HTML5Translator, node: nodes.math_block) -> None:
     """Write a displayed formula as MathML."""
-    self.body.append(f'<div class="formula">{tex2mathml(node.astext(), as_block=True)}</div>\n')
+    self.body.append(
+        f'<div class="formula">{tex2mathml(node.astext(), as_block=True)}</div>\n'
+    )
     raise nodes.SkipNode
 
 
 def setup(app: Sphinx) -> None:
     """Register the renderer of formulas."""
-    app.add_html_math_renderer("mathml", (visit_inline_formula, None), (visit_formula, None))
+    app.add_html_math_renderer(
+        "mathml", (visit_inline_formula, None), (visit_formula, None)
+    )

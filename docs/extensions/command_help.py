@@ -18,10 +18,9 @@ from unittest.mock import patch
 
 from docutils import nodes
 from docutils.statemachine import StringList
-from sphinx.util.docutils import SphinxDirective
-
 from lit_loader.app.commands import main as run_command
 from lit_loader.app.commands.main import _docstring, _parser
+from sphinx.util.docutils import SphinxDirective
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +29,9 @@ if TYPE_CHECKING:
 
 _COLUMNS = "100"
 # An option, a setting, a URL or the name of a file, with the punctuation around it.
-_CODE = re.compile(r"(\(?)(--?[a-z][\w-]*|[^\s(=]+=[^\s,;:)]*?|\S+://\S*?|\S+\.(?:html|png|json|arrow|tar))([,.;:)]*)")
+_CODE = re.compile(
+    r"(\(?)(--?[a-z][\w-]*|[^\s(=]+=[^\s,;:)]*?|\S+://\S*?|\S+\.(?:html|png|json|arrow|tar))([,.;:)]*)"
+)
 
 
 class CommandHelp(SphinxDirective):
@@ -41,17 +42,25 @@ class CommandHelp(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return the nodes of the help."""
         name = self.arguments[0]
-        lines = _app_lines(name) if name in ("train", "eval", "predict") else _data_lines(name)
+        lines = (
+            _app_lines(name)
+            if name in ("train", "eval", "predict")
+            else _data_lines(name)
+        )
         container = nodes.container()
         text = ["```{eval-rst}", *lines, "```"]
-        self.state.nested_parse(StringList(text, source=self.get_source_info()[0]), 0, container)
+        self.state.nested_parse(
+            StringList(text, source=self.get_source_info()[0]), 0, container
+        )
         return container.children
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
     """Return the parser of a data command."""
     actions = _parser()._actions
-    [commands] = [action for action in actions if isinstance(action, argparse._SubParsersAction)]
+    [commands] = [
+        action for action in actions if isinstance(action, argparse._SubParsersAction)
+    ]
     return commands.choices[name]
 
 
@@ -59,13 +68,22 @@ def _data_lines(name: str) -> Iterator[str]:
     parser = parser_of(name)
     with patch.dict("os.environ", {"COLUMNS": _COLUMNS}):
         usage = parser.format_usage().removeprefix("usage: ")
-    yield from [".. code-block:: text", "", *(f"   {line}" for line in re.sub(r"\n {7}", "\n", usage).splitlines()), ""]
+    yield from [
+        ".. code-block:: text",
+        "",
+        *(f"   {line}" for line in re.sub(r"\n {7}", "\n", usage).splitlines()),
+        "",
+    ]
     yield from [f".. program:: lit-loader {name}", ""]
     *paragraphs, codes = _docstring(parser.get_default("run"))[1].split("exit codes: ")
     for paragraph in "".join(paragraphs).split("\n\n"):
         yield from _paragraph(paragraph)
     for title, is_option in (("Arguments", False), ("Options", True)):
-        actions = [action for action in parser._actions if bool(action.option_strings) == is_option]
+        actions = [
+            action
+            for action in parser._actions
+            if bool(action.option_strings) == is_option
+        ]
         yield from [f".. rubric:: {title}", ""]
         for action in actions:
             if action.dest != "help":
@@ -83,15 +101,28 @@ def _option(action: argparse.Action) -> Iterator[str]:
     """Return the entry of an argument, which the role ``option`` can link to."""
     value = _value(action)
     words = [f"{option} {value}".strip() for option in action.option_strings] or [value]
-    text = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
-    yield from [f".. option:: {', '.join(words)}", "", f"   {_escape(_sentence(text))}", ""]
+    text = (
+        (action.help or "")
+        .replace("%(default)s", str(action.default))
+        .replace("%%", "%")
+    )
+    yield from [
+        f".. option:: {', '.join(words)}",
+        "",
+        f"   {_escape(_sentence(text))}",
+        "",
+    ]
 
 
 def _value(action: argparse.Action) -> str:
     """Return the value of an argument as the usage shows it."""
     if action.nargs == 0:
         return ""
-    value = action.metavar if isinstance(action.metavar, str) else "|".join(map(str, action.choices or ()))
+    value = (
+        action.metavar
+        if isinstance(action.metavar, str)
+        else "|".join(map(str, action.choices or ()))
+    )
     value = value or action.dest.upper()
     return f"{value} ..." if action.nargs in ("*", "+") else value
 
@@ -101,11 +132,18 @@ def _app_lines(name: str) -> Iterator[str]:
     with redirect_stdout(output):
         run_command([name, "--help"])
     _, groups, *paragraphs = output.getvalue().strip().split("\n\n")
-    yield from [f".. list-table:: Groups of ``lit-loader {name}`` and their options", "   :header-rows: 1", ""]
+    yield from [
+        f".. list-table:: Groups of ``lit-loader {name}`` and their options",
+        "   :header-rows: 1",
+        "",
+    ]
     yield from ["   * - Group", "     - Options"]
     for line in groups.splitlines()[1:]:
         group, _, options = line.partition(": ")
-        yield from [f"   * - ``{group}``", f"     - {', '.join(f'``{option}``' for option in options.split(', '))}"]
+        yield from [
+            f"   * - ``{group}``",
+            f"     - {', '.join(f'``{option}``' for option in options.split(', '))}",
+        ]
     yield ""
     for paragraph in paragraphs:
         yield from _paragraph(paragraph)

@@ -31,7 +31,9 @@ def make_plain(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         return
     for node in list(doctree.findall(nodes.abbreviation)):
         node.replace_self(nodes.Text(node.astext()))
-    for node in list(doctree.findall(lambda node: type(node).__name__ == "PassthroughTextElement")):
+    for node in list(
+        doctree.findall(lambda node: type(node).__name__ == "PassthroughTextElement")
+    ):
         node.replace_self(nodes.paragraph("", "", nodes.strong("", "", *node.children)))
 
 

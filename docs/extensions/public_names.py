@@ -49,12 +49,17 @@ class Names(SphinxDirective):
         names = [line.strip() for line in self.content if line.strip()]
         lines = ["```{eval-rst}", ".. list-table::", "   :class: names", ""]
         for name in names:
-            lines += [f"   * - :py:obj:`~{module}.{name}`", f"     - {_first_sentence(module, name)}"]
+            lines += [
+                f"   * - :py:obj:`~{module}.{name}`",
+                f"     - {_first_sentence(module, name)}",
+            ]
         for name in names:
             lines += ["", *_entry(module, name)]
         lines += ["```"]
         container = nodes.container()
-        self.state.nested_parse(StringList(lines, source=self.get_source_info()[0]), 0, container)
+        self.state.nested_parse(
+            StringList(lines, source=self.get_source_info()[0]), 0, container
+        )
         return container.children
 
 
@@ -63,7 +68,9 @@ def _first_sentence(module: str, name: str) -> str:
     value = getattr(import_module(module), name)
     if inspect.isclass(value) or inspect.isroutine(value):
         return (inspect.getdoc(value) or "").partition("\n")[0]
-    return re.split(r"(?<=[.:;]) ", " ".join(_text(module, name)), maxsplit=1)[0].rstrip(":;")
+    return re.split(r"(?<=[.:;]) ", " ".join(_text(module, name)), maxsplit=1)[
+        0
+    ].rstrip(":;")
 
 
 def _entry(module: str, name: str) -> list[str]:
@@ -75,7 +82,11 @@ def _entry(module: str, name: str) -> list[str]:
     if inspect.isroutine(value):
         return [f".. autofunction:: {module}.{name}"]
     kind = "data" if name.isupper() else "type"
-    return [f".. py:{kind}:: {module}.{name}", "", *(f"   {line}" for line in _text(module, name))]
+    return [
+        f".. py:{kind}:: {module}.{name}",
+        "",
+        *(f"   {line}" for line in _text(module, name)),
+    ]
 
 
 def _text(module: str, name: str) -> list[str]:
@@ -84,7 +95,9 @@ def _text(module: str, name: str) -> list[str]:
     for other in list(sys.modules.values()):
         other_name = getattr(other, "__name__", "")
         if other_name.startswith("lit_loader") and vars(other).get(name) is value:
-            lines = ModuleAnalyzer.for_module(other_name).find_attr_docs().get(("", name))
+            lines = (
+                ModuleAnalyzer.for_module(other_name).find_attr_docs().get(("", name))
+            )
             if lines:
                 return lines
     return []
@@ -108,7 +121,14 @@ def resolve(
         full_names = _full_names(env).get(name, [])
         if len(full_names) == 1:
             entry = env.domains.python_domain.objects[full_names[0]]
-            return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, [contnode], full_names[0])
+            return make_refnode(
+                app.builder,
+                node["refdoc"],
+                entry.docname,
+                entry.node_id,
+                [contnode],
+                full_names[0],
+            )
     return None
 
 
@@ -121,7 +141,9 @@ def _full_names(env: BuildEnvironment) -> dict[str, list[str]]:
             parts = full_name.split(".")
             if not entry.aliased:
                 is_member = entry.objtype in ("attribute", "method", "property")
-                index[".".join(parts[-2:]) if is_member else parts[-1]].append(full_name)
+                index[".".join(parts[-2:]) if is_member else parts[-1]].append(
+                    full_name
+                )
         env._full_names = index
     return index
 
@@ -131,18 +153,26 @@ def drop_index(app: Sphinx, env: BuildEnvironment) -> None:
     vars(env).pop("_full_names", None)
 
 
-def skip_tuple_fields(app: Sphinx, kind: str, name: str, obj: object, skip: bool, options: Any) -> bool | None:
+def skip_tuple_fields(
+    app: Sphinx, kind: str, name: str, obj: object, skip: bool, options: Any
+) -> bool | None:
     """Leave out the fields of a named tuple, which its docstring lists; their own texts are Python's."""
     return True if type(obj).__name__ == "_tuplegetter" else None
 
 
-def drop_private_bases(app: Sphinx, name: str, obj: object, options: Any, bases: list[Any]) -> None:
+def drop_private_bases(
+    app: Sphinx, name: str, obj: object, options: Any, bases: list[Any]
+) -> None:
     """Leave out private base classes, which have no entry, if a public one remains."""
-    public = [base for base in bases if not getattr(base, "__name__", "").startswith("_")]
+    public = [
+        base for base in bases if not getattr(base, "__name__", "").startswith("_")
+    ]
     bases[:] = public or bases
 
 
-def labels_to_fields(app: Sphinx, kind: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+def labels_to_fields(
+    app: Sphinx, kind: str, name: str, obj: object, options: Any, lines: list[str]
+) -> None:
     """Turn paragraphs such as ``Runs in: workers.`` into fields of the list of parameters."""
     in_field = False
     for number, line in enumerate(lines):
@@ -152,16 +182,22 @@ def labels_to_fields(app: Sphinx, kind: str, name: str, obj: object, options: An
         elif not line:
             in_field = False
         elif in_field and not line.startswith(" "):
-            lines[number] = f"    {line}"  # the rest of the paragraph belongs to the field
+            lines[number] = (
+                f"    {line}"  # the rest of the paragraph belongs to the field
+            )
 
 
-def hide_colons(app: Sphinx, kind: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+def hide_colons(
+    app: Sphinx, kind: str, name: str, obj: object, options: Any, lines: list[str]
+) -> None:
     """Replace the colons in the first line about a property."""
     if kind in ("attribute", "property") and lines:
         lines[0] = lines[0].replace(":", _COLON)
 
 
-def show_colons(app: Sphinx, kind: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+def show_colons(
+    app: Sphinx, kind: str, name: str, obj: object, options: Any, lines: list[str]
+) -> None:
     """Undo `hide_colons`."""
     lines[:] = [line.replace(_COLON, ":") for line in lines]
 
@@ -170,7 +206,9 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directive and the changes to docstrings."""
     app.setup_extension("sphinx.ext.autodoc")
     app.add_directive("names", Names)
-    app.connect("autodoc-process-docstring", labels_to_fields, priority=400)  # before napoleon
+    app.connect(
+        "autodoc-process-docstring", labels_to_fields, priority=400
+    )  # before napoleon
     app.connect("autodoc-process-docstring", hide_colons, priority=400)
     app.connect("autodoc-process-docstring", show_colons, priority=600)
     app.connect("autodoc-process-bases", drop_private_bases)

@@ -1,7 +1,6 @@
 import matplotlib.pyplot as plt
 import torch
 from drawn_images import NAMES, shapes
-
 from lit_loader import BatchMixing, ClassBalancedSamplerConfig, ClassificationDataModule
 
 MIXES = {
@@ -28,7 +27,11 @@ for row, (title, mixing) in enumerate(MIXES.items()):
     for column, (image, shares) in enumerate(zip(batch.images, labels, strict=True)):
         axes = panels[row, column]
         axes.imshow(image.permute(1, 2, 0))
-        parts = [f"{NAMES[c]} {share:.2g}" for c, share in enumerate(shares.tolist()) if share > 0.005]
+        parts = [
+            f"{NAMES[c]} {share:.2g}"
+            for c, share in enumerate(shares.tolist())
+            if share > 0.005
+        ]
         axes.set_title(", ".join(parts), fontsize=8)
         axes.set_xticks([])
         axes.set_yticks([])

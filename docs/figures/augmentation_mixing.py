@@ -1,13 +1,20 @@
 import matplotlib.pyplot as plt
 from drawn_images import shapes_with_masks, show
-
-from lit_loader import CopyPaste, DetectionDataModule, MixUp, Mosaic, SequentialSamplerConfig
+from lit_loader import (
+    CopyPaste,
+    DetectionDataModule,
+    MixUp,
+    Mosaic,
+    SequentialSamplerConfig,
+)
 
 MIXES = {
     "no mixing": None,
     "mosaic": Mosaic(),
     "mixup": MixUp(),
-    'copy_paste,\nclass_weights="balanced"': CopyPaste(class_weights="balanced", num_objects=3),
+    'copy_paste,\nclass_weights="balanced"': CopyPaste(
+        class_weights="balanced", num_objects=3
+    ),
 }
 figure, panels = plt.subplots(2, 4, figsize=(10, 5.3), layout="constrained")
 for column, (title, mixing) in enumerate(MIXES.items()):

@@ -15,9 +15,24 @@ STEPS = (
 figure, axes = plt.subplots(figsize=(9.4, 2.4), layout="constrained")
 for place, (lines, color) in enumerate(STEPS):
     axes.add_patch(
-        FancyBboxPatch((place * 1.25, 0), 1.0, 1.0, boxstyle="round,pad=0.03", facecolor=color, edgecolor="none")
+        FancyBboxPatch(
+            (place * 1.25, 0),
+            1.0,
+            1.0,
+            boxstyle="round,pad=0.03",
+            facecolor=color,
+            edgecolor="none",
+        )
     )
-    axes.text(place * 1.25 + 0.5, 0.5, "\n".join(lines), ha="center", va="center", color="white", fontsize=9)
+    axes.text(
+        place * 1.25 + 0.5,
+        0.5,
+        "\n".join(lines),
+        ha="center",
+        va="center",
+        color="white",
+        fontsize=9,
+    )
     if place:
         axes.annotate(
             "",
@@ -35,7 +50,13 @@ for first, last, text in (
     y = 1.15 if top else -0.15
     left, right = first * 1.25, last * 1.25 + 1.0
     axes.plot([left, right], [y, y], color="black", linewidth=1)
-    axes.text((left + right) / 2, y + (0.08 if top else -0.08), text, ha="center", va="bottom" if top else "top")
+    axes.text(
+        (left + right) / 2,
+        y + (0.08 if top else -0.08),
+        text,
+        ha="center",
+        va="bottom" if top else "top",
+    )
 axes.set_xlim(-0.1, 9.9)
 axes.set_ylim(-0.65, 1.5)
 axes.axis("off")

@@ -1,16 +1,26 @@
 import matplotlib.pyplot as plt
 import numpy as np
 from drawn_images import BLUE, GREEN, ORANGE
-
 from lit_loader import BatchChoice, EpochRange, LinearSchedule, sample_key
 
 epochs = np.arange(20)
 figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3), layout="constrained")
 for name, schedule, color, marker in (
     ("mosaic p={epochs: [0, 15], value: 0.8}", EpochRange([0, 15], 0.8), BLUE, "o"),
-    ("hflip={points: {0: 0.5, 10: 0.0}}", LinearSchedule({0: 0.5, 10: 0.0}), ORANGE, "s"),
+    (
+        "hflip={points: {0: 0.5, 10: 0.0}}",
+        LinearSchedule({0: 0.5, 10: 0.0}),
+        ORANGE,
+        "s",
+    ),
 ):
-    left.plot(epochs, [schedule.at(epoch) for epoch in epochs.tolist()], marker=marker, color=color, label=name)
+    left.plot(
+        epochs,
+        [schedule.at(epoch) for epoch in epochs.tolist()],
+        marker=marker,
+        color=color,
+        label=name,
+    )
 left.set_xticks(np.arange(0, 20, 5))
 left.set_xlabel("epoch")
 left.set_ylabel("probability")

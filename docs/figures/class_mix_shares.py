@@ -25,7 +25,10 @@ COLOURS = {"disc": "#0072B2", "square": "#A65400", "star": "#009E73"}
 
 figure, panels = plt.subplots(2, 1, figsize=(7, 5.2), layout="constrained")
 for axes, shares, title in zip(
-    panels, (BY_IMAGE, BY_OBJECT), ("a sample is an image", "a sample is the crop of an object"), strict=True
+    panels,
+    (BY_IMAGE, BY_OBJECT),
+    ("a sample is an image", "a sample is the crop of an object"),
+    strict=True,
 ):
     for row, (percents, ratio) in enumerate(shares.values()):
         start = 0.0
@@ -33,7 +36,13 @@ for axes, shares, title in zip(
             axes.barh(row, percent, left=start, color=colour)
             if percent > 6:
                 axes.text(
-                    start + percent / 2, row, f"{percent:.1f}%", ha="center", va="center", color="white", fontsize=8.5
+                    start + percent / 2,
+                    row,
+                    f"{percent:.1f}%",
+                    ha="center",
+                    va="center",
+                    color="white",
+                    fontsize=8.5,
                 )
             start += percent
         axes.text(101, row, ratio, va="center", fontsize=9)

@@ -19,7 +19,9 @@ BANDWIDTH = 3.2  # workers whose memory traffic fits into the bandwidth
 SWITCHING = 0.04  # additional CPU time for each worker beyond the number of cores
 
 
-def rate(num_workers: np.ndarray, *, threads: int = 1, bandwidth: float = np.inf) -> np.ndarray:
+def rate(
+    num_workers: np.ndarray, *, threads: int = 1, bandwidth: float = np.inf
+) -> np.ndarray:
     """Return samples per second of the model.
 
     Args:
@@ -52,7 +54,9 @@ for label, colour, style, rates in (
     ("memory bandwidth is short", "#0072B2", "--", rate(workers, bandwidth=BANDWIDTH)),
     ("4 native threads a worker", "#D55E00", ":", rate(workers, threads=4)),
 ):
-    model_axes.plot(workers, rates, style, color=colour, marker="o", markersize=4, label=label)
+    model_axes.plot(
+        workers, rates, style, color=colour, marker="o", markersize=4, label=label
+    )
 model_axes.axvline(NUM_CORES, color="#BBBBBB", linewidth=1)
 model_axes.text(NUM_CORES + 0.15, 425, "4 cores", color="#555555", fontsize=9)
 model_axes.set_ylim(0, 440)

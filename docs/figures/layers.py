@@ -3,16 +3,16 @@
 import ast
 from pathlib import Path
 
+import lit_loader
 import matplotlib.pyplot as plt
 from matplotlib.patches import FancyBboxPatch
-
-import lit_loader
 
 TEST = Path(lit_loader.__file__).parents[1] / "tests" / "test_layers.py"
 tables = {
     node.targets[0].id: ast.literal_eval(node.value)
     for node in ast.parse(TEST.read_text()).body
-    if isinstance(node, ast.Assign) and node.targets[0].id in ("LAYERS", "CORE", "MAY_NAME")
+    if isinstance(node, ast.Assign)
+    and node.targets[0].id in ("LAYERS", "CORE", "MAY_NAME")
 }
 layers = tables["LAYERS"]
 
@@ -27,9 +27,30 @@ for level, names in enumerate(layers):
             color = "#e6dcef"
         style = "round,pad=0,rounding_size=0.12"
         corner = (column * width + 0.05, level)
-        axes.add_patch(FancyBboxPatch(corner, width - 0.1, 0.7, boxstyle=style, facecolor=color, edgecolor="0.4"))
-        axes.text((column + 0.5) * width, level + 0.35, name, ha="center", va="center", fontsize=9)
-axes.annotate("", (9.4, 0), (9.4, len(layers) - 0.3), arrowprops={"arrowstyle": "->", "color": "0.2"})
+        axes.add_patch(
+            FancyBboxPatch(
+                corner,
+                width - 0.1,
+                0.7,
+                boxstyle=style,
+                facecolor=color,
+                edgecolor="0.4",
+            )
+        )
+        axes.text(
+            (column + 0.5) * width,
+            level + 0.35,
+            name,
+            ha="center",
+            va="center",
+            fontsize=9,
+        )
+axes.annotate(
+    "",
+    (9.4, 0),
+    (9.4, len(layers) - 0.3),
+    arrowprops={"arrowstyle": "->", "color": "0.2"},
+)
 axes.text(9.55, len(layers) / 2, "imports", rotation=90, va="center")
 axes.set(xlim=(-0.1, 10), ylim=(-0.2, len(layers)))
 axes.axis("off")

@@ -14,14 +14,23 @@ figure, axes = plt.subplots(figsize=(7.6, 4), layout="constrained")
 
 def box(x: float, y: float, width: float, text: str, color: str) -> None:
     style = "round,pad=0.02,rounding_size=0.12"
-    axes.add_patch(FancyBboxPatch((x, y), width, 0.9, boxstyle=style, facecolor=color, edgecolor="0.4"))
+    axes.add_patch(
+        FancyBboxPatch(
+            (x, y), width, 0.9, boxstyle=style, facecolor=color, edgecolor="0.4"
+        )
+    )
     axes.text(x + width / 2, y + 0.45, text, ha="center", va="center", fontsize=9)
 
 
 def arrow(*points: Any) -> None:
     """Draw an arrow along corners."""
     axes.plot(*zip(*points[:-1], strict=True), color="0.25", linewidth=1)
-    axes.annotate("", points[-1], points[-2], arrowprops={"arrowstyle": "->", "color": "0.25", "shrinkA": 0})
+    axes.annotate(
+        "",
+        points[-1],
+        points[-2],
+        arrowprops={"arrowstyle": "->", "color": "0.25", "shrinkA": 0},
+    )
 
 
 def label(x: float, y: float, text: str, align: str = "left") -> None:

@@ -7,12 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.axes import Axes
-
 from lit_loader import AnnotationTable, OrderSampler
 from lit_loader.annotations import image_labels
+from matplotlib.axes import Axes
 
-BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#999999"
+BLUE, ORANGE, GREEN, RED, PURPLE, GREY = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#999999",
+)
 COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE)
 NUM_CLASSES = 10
 NUM_IMAGES = 2000
@@ -52,9 +58,19 @@ def draw_class_mix(axes: Axes, samplers: dict[str, OrderSampler]) -> None:
     """Draw the share of each class in the data and under each sampler."""
     classes = np.arange(NUM_CLASSES)
     axes.bar(classes, class_shares(np.ones(NUM_IMAGES)), color="#D9D9D9", label="data")
-    for (name, sampler), color, marker in zip(samplers.items(), COLORS, "osD^v", strict=False):
+    for (name, sampler), color, marker in zip(
+        samplers.items(), COLORS, "osD^v", strict=False
+    ):
         shares = class_shares(sampler.expected_visits())
-        axes.plot(classes, shares, marker=marker, color=color, linewidth=1.5, markersize=5, label=name)
+        axes.plot(
+            classes,
+            shares,
+            marker=marker,
+            color=color,
+            linewidth=1.5,
+            markersize=5,
+            label=name,
+        )
     axes.set_yscale("log")
     axes.set_xticks(classes)
     axes.set_xlabel("class, from frequent to rare")
@@ -67,10 +83,20 @@ def draw_visits(axes: Axes, samplers: dict[str, OrderSampler]) -> None:
     """Draw the mean visits of an image in an epoch against the frequency of its rarest class."""
     counts = rarest_class_count()
     frequencies = np.unique(counts)
-    for (name, sampler), color, marker in zip(samplers.items(), COLORS, "osD^v", strict=False):
+    for (name, sampler), color, marker in zip(
+        samplers.items(), COLORS, "osD^v", strict=False
+    ):
         visits = sampler.expected_visits()
         means = [visits[counts == count].mean() for count in frequencies]
-        axes.plot(frequencies / NUM_IMAGES, means, marker=marker, color=color, linewidth=1.5, markersize=5, label=name)
+        axes.plot(
+            frequencies / NUM_IMAGES,
+            means,
+            marker=marker,
+            color=color,
+            linewidth=1.5,
+            markersize=5,
+            label=name,
+        )
     axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
     axes.set_xscale("log")
     axes.set_yscale("log")

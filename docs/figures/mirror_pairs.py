@@ -3,13 +3,18 @@
 import tempfile
 
 import matplotlib.pyplot as plt
-
 from lit_loader import FiguresSource
 from lit_loader.inspection import draw_mirrored
 
 with tempfile.TemporaryDirectory() as folder:
-    settings = {"objects_per_image": (1, 1), "image_size": 224, "class_shares": (0.75, 0.25)}
-    source = FiguresSource(num_images={"train": 4}, cache_dir=folder, progress=False, **settings)
+    settings = {
+        "objects_per_image": (1, 1),
+        "image_size": 224,
+        "class_shares": (0.75, 0.25),
+    }
+    source = FiguresSource(
+        num_images={"train": 4}, cache_dir=folder, progress=False, **settings
+    )
     (table,) = source.tables("train")
     right = draw_mirrored(table, 0, longer_side=420)
     wrong = draw_mirrored(table, 0, flip_pairs=(), longer_side=420)

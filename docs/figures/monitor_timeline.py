@@ -6,12 +6,18 @@ import tempfile
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-
 from lit_loader.engine.stats import STAGES, BatchRecord
 from lit_loader.monitoring import StepRecord, save_timeline
 
 STEP_S = 0.03
-BATCH_S = {"read": 0.004, "decode": 0.07, "transform": 0.02, "sample": 0.003, "collate": 0.004, "send": 0.003}
+BATCH_S = {
+    "read": 0.004,
+    "decode": 0.07,
+    "transform": 0.02,
+    "sample": 0.003,
+    "collate": 0.004,
+    "send": 0.003,
+}
 
 batches = []
 steps = []
@@ -25,11 +31,22 @@ for number in range(18):
     end_s = start_s + sum(stage_s.values())
     free_s[worker] = end_s
     batches.append(
-        BatchRecord(worker=worker, number=number, num_samples=16, start_s=start_s, end_s=end_s, stage_s=stage_s)
+        BatchRecord(
+            worker=worker,
+            number=number,
+            num_samples=16,
+            start_s=start_s,
+            end_s=end_s,
+            stage_s=stage_s,
+        )
     )
     begin_s = max(loop_s, end_s) + 0.001
     wait_s = begin_s - loop_s - 0.001
-    steps.append(StepRecord(start_s=loop_s, wait_s=wait_s, step_start_s=begin_s, end_s=begin_s + STEP_S))
+    steps.append(
+        StepRecord(
+            start_s=loop_s, wait_s=wait_s, step_start_s=begin_s, end_s=begin_s + STEP_S
+        )
+    )
     loop_s = begin_s + STEP_S
 
 # The picture is shown at half its size.

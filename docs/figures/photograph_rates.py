@@ -19,8 +19,12 @@ figure, axes = plt.subplots(figsize=(7, 3.1), layout="constrained")
 reference = RATES["torch, recipe, float32"][0]
 for row, (rate, ratio, low, high) in enumerate(RATES.values()):
     axes.barh(row, rate, color="#999999" if row < 2 else "#0072B2")
-    axes.plot([low * reference, high * reference], [row, row], color="black", linewidth=1.5)
-    axes.text(max(rate, high * reference) + 40, row, f"{ratio:.2f}x", va="center", fontsize=10)
+    axes.plot(
+        [low * reference, high * reference], [row, row], color="black", linewidth=1.5
+    )
+    axes.text(
+        max(rate, high * reference) + 40, row, f"{ratio:.2f}x", va="center", fontsize=10
+    )
 axes.set_yticks(range(len(RATES)), list(RATES))
 axes.invert_yaxis()
 axes.set_xlim(0, 3350)

@@ -4,9 +4,8 @@ import time
 from typing import Any
 
 import matplotlib.pyplot as plt
-from matplotlib.patches import Rectangle
-
 from lit_loader import DataLoader, get_worker_info
+from matplotlib.patches import Rectangle
 
 COLORS = ("#777777", "#0072b2", "#c47f00")
 
@@ -46,14 +45,27 @@ rows = [
 for row, (label, batches, first) in enumerate(rows):
     axes.text(-0.5, 0.5 - 1.5 * row, label, ha="right", va="center")
     for number, (indices, workers) in enumerate(batches, first):
-        for column, (index, worker) in enumerate(zip(indices.tolist(), workers.tolist(), strict=True)):
+        for column, (index, worker) in enumerate(
+            zip(indices.tolist(), workers.tolist(), strict=True)
+        ):
             x = 3.4 * number + column
-            axes.add_patch(Rectangle((x, -1.5 * row), 0.94, 1, facecolor=COLORS[worker]))
-            axes.text(x + 0.47, 0.5 - 1.5 * row, index, ha="center", va="center", color="white")
+            axes.add_patch(
+                Rectangle((x, -1.5 * row), 0.94, 1, facecolor=COLORS[worker])
+            )
+            axes.text(
+                x + 0.47,
+                0.5 - 1.5 * row,
+                index,
+                ha="center",
+                va="center",
+                color="white",
+            )
 stop = 3.4 * len(before) - 0.23
 axes.plot((stop, stop), (-3.2, 1.2), color="black", linestyle="--", linewidth=1)
 axes.text(stop, 1.35, "state_dict()", ha="center", family="monospace")
-for number, (color, name) in enumerate(zip(COLORS, ("main process", "worker 0", "worker 1"), strict=True)):
+for number, (color, name) in enumerate(
+    zip(COLORS, ("main process", "worker 0", "worker 1"), strict=True)
+):
     axes.add_patch(Rectangle((5 + 6 * number, -4.2), 0.7, 0.6, facecolor=color))
     axes.text(6 + 6 * number, -3.9, name, va="center")
 axes.set(xlim=(-5, 27.2), ylim=(-4.4, 1.9))

@@ -1,7 +1,6 @@
 import matplotlib.pyplot as plt
-from long_tail_set import BLUE, GREEN, ORANGE, RED
-
 from lit_loader import ClassAwareSampler, ClassBalancedSampler, RandomSampler
+from long_tail_set import BLUE, GREEN, ORANGE, RED
 
 labels = [0] * 60 + [1] * 30 + [2] * 8 + [3] * 2
 samplers = {
@@ -14,7 +13,15 @@ for row, (name, sampler) in enumerate(samplers.items()):
     for position, index in enumerate(sampler.order(seed=0, epoch=0)[0:40].tolist()):
         color = (BLUE, ORANGE, GREEN, RED)[labels[index]]
         axes.barh(-row, 0.9, left=position - 0.45, height=0.7, color=color)
-        axes.text(position, -row, "ABCD"[labels[index]], ha="center", va="center", color="white", fontsize=9)
+        axes.text(
+            position,
+            -row,
+            "ABCD"[labels[index]],
+            ha="center",
+            va="center",
+            color="white",
+            fontsize=9,
+        )
     axes.text(-1, -row, name, ha="right", va="center")
 for batch in range(5):
     axes.text(batch * 8 + 3.5, 0.6, f"batch {batch}", ha="center")

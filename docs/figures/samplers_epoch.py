@@ -1,7 +1,6 @@
 import matplotlib.pyplot as plt
-from long_tail_set import BLUE, ORANGE
-
 from lit_loader import RandomSampler
+from long_tail_set import BLUE, ORANGE
 
 sampler = RandomSampler(24)
 figure, axes = plt.subplots(figsize=(8.5, 2.3), layout="constrained")
@@ -10,7 +9,9 @@ for row, epoch in enumerate((0, 1)):
     for position, index in enumerate(order.tolist()):
         color = (BLUE, ORANGE)[position % 8 // 4]
         axes.barh(-row, 0.9, left=position - 0.45, height=0.62, color=color)
-        axes.text(position, -row, index, ha="center", va="center", color="white", fontsize=10)
+        axes.text(
+            position, -row, index, ha="center", va="center", color="white", fontsize=10
+        )
     axes.text(-1, -row, f"epoch {epoch}", ha="right", va="center")
 for batch in range(3):
     axes.text(batch * 8 + 3.5, 0.55, f"global batch {batch}", ha="center")

@@ -1,8 +1,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
-from long_tail_set import BLUE, GREEN, ORANGE
-
 from lit_loader import MixedSourceSampler
+from long_tail_set import BLUE, GREEN, ORANGE
 
 SIZES = (200, 60, 10)
 samplers = {
@@ -17,7 +16,15 @@ for row, (name, sampler) in enumerate(samplers.items()):
     for position, source in enumerate(sources.tolist()):
         color = (BLUE, ORANGE, GREEN)[source]
         axes.barh(-row, 0.9, left=position - 0.45, height=0.7, color=color)
-        axes.text(position, -row, "ABC"[source], ha="center", va="center", color="white", fontsize=9)
+        axes.text(
+            position,
+            -row,
+            "ABC"[source],
+            ha="center",
+            va="center",
+            color="white",
+            fontsize=9,
+        )
     axes.text(-1, -row, name, ha="right", va="center")
 for batch in range(5):
     axes.text(batch * 8 + 3.5, 0.6, f"batch {batch}", ha="center")

@@ -1,6 +1,4 @@
 import matplotlib.pyplot as plt
-from long_tail_set import draw_class_mix, draw_visits, long_tail
-
 from lit_loader import (
     ClassBalancedSamplerConfig,
     EffectiveNumberSamplerConfig,
@@ -8,6 +6,7 @@ from lit_loader import (
     RepeatFactorSamplerConfig,
     WeightedSamplerConfig,
 )
+from long_tail_set import draw_class_mix, draw_visits, long_tail
 
 configs = {
     "random": RandomSamplerConfig(),
@@ -21,4 +20,9 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 4.2), layout="constrain
 draw_class_mix(left, samplers)
 draw_visits(right, samplers)
 left.get_legend().remove()
-figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+figure.legend(
+    *left.get_legend_handles_labels(),
+    loc="outside lower center",
+    ncols=3,
+    frameon=False,
+)

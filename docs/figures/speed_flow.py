@@ -23,15 +23,29 @@ def box(x: float, y: float, text: str, colour: str, width: float = 19) -> None:
         ha="center",
         va="center",
         fontsize=10.5,
-        bbox={"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": colour, "linewidth": 1.8},
+        bbox={
+            "boxstyle": "round,pad=0.5",
+            "facecolor": "white",
+            "edgecolor": colour,
+            "linewidth": 1.8,
+        },
     )
 
 
-def arrow(start: tuple[float, float], end: tuple[float, float], label: str = "") -> None:
+def arrow(
+    start: tuple[float, float], end: tuple[float, float], label: str = ""
+) -> None:
     """Draw an arrow with a label at its middle."""
     axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": "#555555"})
     middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
-    axes.text(*middle, label, fontsize=10, ha="center", va="center", bbox={"facecolor": "white", "edgecolor": "none"})
+    axes.text(
+        *middle,
+        label,
+        fontsize=10,
+        ha="center",
+        va="center",
+        bbox={"facecolor": "white", "edgecolor": "none"},
+    )
 
 
 box(50, 46, "Measure: DataMonitor, or lit-loader profile", "#555555")

@@ -2,7 +2,6 @@
 
 import matplotlib.pyplot as plt
 import torch
-
 from lit_loader.recipes import WingLoss
 
 pixels = torch.linspace(-24, 24, 481)
@@ -11,8 +10,16 @@ zeros = torch.zeros_like(errors)
 curves = {
     "absolute error (default)": (errors.abs(), "-", "#0072B2"),
     "wing loss": (WingLoss()(errors, zeros), "-", "#D55E00"),
-    "smooth L1, beta = 0.02": (torch.nn.SmoothL1Loss(reduction="none", beta=0.02)(errors, zeros), "--", "#009E73"),
-    "smooth L1, beta = 1": (torch.nn.SmoothL1Loss(reduction="none")(errors, zeros), ":", "#555555"),
+    "smooth L1, beta = 0.02": (
+        torch.nn.SmoothL1Loss(reduction="none", beta=0.02)(errors, zeros),
+        "--",
+        "#009E73",
+    ),
+    "smooth L1, beta = 1": (
+        torch.nn.SmoothL1Loss(reduction="none")(errors, zeros),
+        ":",
+        "#555555",
+    ),
 }
 
 figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained", facecolor="white")

@@ -24,10 +24,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from lightning.pytorch import Trainer, seed_everything
-from PIL import Image, ImageDraw
-
 from lit_loader import FormatSource, LandmarkDataModule
-from lit_loader.recipes import LandmarkTask, WarmupCosineLR, heatmaps_small, model_kwargs_from_datamodule
+from lit_loader.recipes import (
+    LandmarkTask,
+    WarmupCosineLR,
+    heatmaps_small,
+    model_kwargs_from_datamodule,
+)
+from PIL import Image, ImageDraw
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="lightning")
@@ -36,12 +40,22 @@ warnings.filterwarnings("ignore", module="lightning")
 def face_points(rng: np.random.Generator) -> np.ndarray:
     """Return 68 points (x, y) of a random face in an image of 192 x 192 pixels."""
     arc = np.linspace(-np.pi / 2, np.pi / 2, 17)
-    brow = np.stack([np.linspace(-0.75, -0.2, 5), rng.uniform(-0.6, -0.45) - 0.1 * np.sin(np.linspace(0.3, 2.8, 5))], 1)
-    eye = np.array([(-0.62, 0), (-0.52, -1), (-0.36, -1), (-0.26, 0), (-0.36, 1), (-0.52, 1)])
+    brow = np.stack(
+        [
+            np.linspace(-0.75, -0.2, 5),
+            rng.uniform(-0.6, -0.45) - 0.1 * np.sin(np.linspace(0.3, 2.8, 5)),
+        ],
+        1,
+    )
+    eye = np.array(
+        [(-0.62, 0), (-0.52, -1), (-0.36, -1), (-0.26, 0), (-0.36, 1), (-0.52, 1)]
+    )
     eye[:, 1] = -0.22 + rng.uniform(0.03, 0.09) * eye[:, 1]
     around = -np.pi + np.arange(12) * np.pi / 6
     lip_width, lip_height = rng.uniform(0.25, 0.42), rng.uniform(0.1, 0.2)
-    lips = np.stack([lip_width * np.cos(around), 0.6 + lip_height * np.sin(around)], axis=1)
+    lips = np.stack(
+        [lip_width * np.cos(around), 0.6 + lip_height * np.sin(around)], axis=1
+    )
     inner = np.array([0, 2, 3, 4, 6, 8, 9, 10])
     face = np.concatenate([
         np.stack([np.sin(arc), 1.15 * np.cos(arc) - 0.15], axis=1),  # jaw, from one ear to the other
@@ -65,13 +79,22 @@ def draw_face(points: np.ndarray, rng: np.random.Generator) -> Image.Image:
     draw = ImageDraw.Draw(image)
     skin = np.array([224, 180, 150]) * rng.uniform(0.4, 1.1)
     middle = (points[0] + points[16]) / 2
-    outline = [*points[:17], *(middle + (points[16 - i] - middle) * (1, -0.75) for i in range(17))]
+    outline = [
+        *points[:17],
+        *(middle + (points[16 - i] - middle) * (1, -0.75) for i in range(17)),
+    ]
     draw.polygon([tuple(point) for point in outline], fill=tuple(skin.astype(int)))
     dark = tuple((skin * 0.35).astype(int))
     for first, last in ((17, 21), (22, 26), (27, 30), (31, 35)):
-        draw.line([tuple(point) for point in points[first : last + 1]], fill=dark, width=4)
+        draw.line(
+            [tuple(point) for point in points[first : last + 1]], fill=dark, width=4
+        )
     for first, last in ((36, 41), (42, 47)):
-        draw.polygon([tuple(point) for point in points[first : last + 1]], fill="white", outline=dark)
+        draw.polygon(
+            [tuple(point) for point in points[first : last + 1]],
+            fill="white",
+            outline=dark,
+        )
         x, y = points[first : last + 1].mean(axis=0)
         draw.ellipse((x - 4, y - 4, x + 4, y + 4), fill=dark)
     draw.polygon([tuple(point) for point in points[48:60]], fill=(170, 60, 70))
@@ -85,7 +108,9 @@ folder = Path(tempfile.mkdtemp())
 for split, count in (("train", 300), ("val", 20), ("test", 60)):
     with (folder / f"{split}.csv").open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(["image", *(f"{axis}{point}" for point in range(68) for axis in "xy")])
+        rows.writerow(
+            ["image", *(f"{axis}{point}" for point in range(68) for axis in "xy")]
+        )
         for number in range(count):
             points = face_points(rng)
             draw_face(points, rng).save(folder / "images" / f"{split}_{number}.png")
@@ -104,9 +129,23 @@ print((folder / "train.csv").read_text().splitlines()[1][:60], "...")
 # split or columns to skip, which options of ``keypoints_csv`` and ``keypoints_txt`` describe.
 
 options = {"schema": "face_68", "class_name": "face", "image_dir": "images"}
-source = FormatSource("keypoints_csv", folder, train="train.csv", val="val.csv", test="test.csv", options=options)
+source = FormatSource(
+    "keypoints_csv",
+    folder,
+    train="train.csv",
+    val="val.csv",
+    test="test.csv",
+    options=options,
+)
 (table,) = source.tables("train")
-print(table.num_images, "images,", len(table.keypoint_names), "points,", len(table.flip_pairs), "mirror pairs")
+print(
+    table.num_images,
+    "images,",
+    len(table.keypoint_names),
+    "points,",
+    len(table.flip_pairs),
+    "mirror pairs",
+)
 print("errors are divided by the distance of points", table.normalization_pair)
 
 # %%
@@ -120,7 +159,9 @@ print("errors are divided by the distance of points", table.normalization_pair)
 
 image = Image.open(table.image_path(0))
 points = table.keypoints[0]
-left, right = np.array([sorted(pair, key=lambda point: points[point, 0]) for pair in table.flip_pairs]).T
+left, right = np.array(
+    [sorted(pair, key=lambda point: points[point, 0]) for pair in table.flip_pairs]
+).T
 mirrored = points * (-1, 1) + (image.width, 0)
 exchanged = mirrored.copy()
 exchanged[left] = mirrored[right]
@@ -135,8 +176,12 @@ panels = {
 }
 for axis, (title, (picture, marks)) in zip(axes, panels.items(), strict=True):
     axis.imshow(picture)
-    axis.scatter(*marks[left].T, s=9, color="#0072b2", label="left half: 0, 17, 36, 48, ...")
-    axis.scatter(*marks[right].T, s=9, color="#e69f00", label="right half: 16, 26, 45, 54, ...")
+    axis.scatter(
+        *marks[left].T, s=9, color="#0072b2", label="left half: 0, 17, 36, 48, ..."
+    )
+    axis.scatter(
+        *marks[right].T, s=9, color="#e69f00", label="right half: 16, 26, 45, 54, ..."
+    )
     axis.set_title(title, fontsize=10)
     axis.axis("off")
 figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
@@ -154,7 +199,13 @@ seed_everything(0, verbose=False)
 datamodule = LandmarkDataModule(
     source,
     batch_size=16,
-    train_transforms={"size": 64, "margin": 0.15, "rotation": 15.0, "shift": 0.05, "photometric": 0.3},
+    train_transforms={
+        "size": 64,
+        "margin": 0.15,
+        "rotation": 15.0,
+        "shift": 0.05,
+        "photometric": 0.3,
+    },
     val_transforms={"size": 64, "margin": 0.15},
     num_workers=2,
 )
@@ -189,7 +240,9 @@ trainer = Trainer(
 trainer.fit(task, datamodule=datamodule)
 (after,) = trainer.test(task, datamodule=datamodule, verbose=False)
 for name in ("nme", "failure_rate"):
-    print(f"{name}: {before[f'test/{name}']:.3f} before, {after[f'test/{name}']:.3f} after training")
+    print(
+        f"{name}: {before[f'test/{name}']:.3f} before, {after[f'test/{name}']:.3f} after training"
+    )
 
 # %%
 # Look at the predictions
@@ -203,13 +256,20 @@ with torch.inference_mode():
     predicted = task.eval().predict_step(batch, 0)["keypoints"]
 
 figure, axes = plt.subplots(2, 4, figsize=(9, 4.8), layout="constrained")
-for axis, crop, true, points in zip(axes.flat, batch.images, batch.keypoints, predicted, strict=False):
+for axis, crop, true, points in zip(
+    axes.flat, batch.images, batch.keypoints, predicted, strict=False
+):
     axis.imshow(crop.permute(1, 2, 0))
     for first, second in datamodule.skeleton:
         (line,) = axis.plot(*points[[first, second]].T, color="#e69f00", linewidth=1.5)
     dots = axis.scatter(*true.T, s=4, color="#0072b2", zorder=2)
     axis.axis("off")
-figure.legend([dots, line], ["true points", "predicted points, joined"], loc="outside lower center", ncols=2)
+figure.legend(
+    [dots, line],
+    ["true points", "predicted points, joined"],
+    loc="outside lower center",
+    ncols=2,
+)
 plt.show()
 
 # %%

@@ -21,7 +21,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from lightning.pytorch import Trainer, seed_everything
-
 from lit_loader import (
     ClassBalancedSamplerConfig,
     ClassificationDataModule,
@@ -37,12 +36,19 @@ from lit_loader.recipes import ClassificationTask, WarmupCosineLR, classifier_sm
 # Lightning reports devices, and advises more workers than this small set needs.
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="lightning")
-torch.set_num_threads(1)  # the model is so small that a second thread would only slow it down
+torch.set_num_threads(
+    1
+)  # the model is so small that a second thread would only slow it down
 
 folder = tempfile.TemporaryDirectory()
 draw = partial(draw_shapes, folder.name, progress=False)
-source = VocSource(draw(num_images={"train": 240, "val": 2}, class_shares=(0.90, 0.09, 0.01)), test=None)
-test_source = VocSource(draw(num_images={"test": 60}, class_shares=(0.34, 0.33, 0.33)), train=None, val=None)
+source = VocSource(
+    draw(num_images={"train": 240, "val": 2}, class_shares=(0.90, 0.09, 0.01)),
+    test=None,
+)
+test_source = VocSource(
+    draw(num_images={"test": 60}, class_shares=(0.34, 0.33, 0.33)), train=None, val=None
+)
 
 # %%
 # The expected class mix
@@ -50,7 +56,9 @@ test_source = VocSource(draw(num_images={"test": 60}, class_shares=(0.34, 0.33, 
 # A data module knows its class mix before it opens an image, because samplers work on the table of annotations. The
 # last column of the summary is the mix that the model will see. No list and no XML file is rewritten.
 
-datamodule = DetectionDataModule(source, batch_size=8, train_sampler=ClassBalancedSamplerConfig())
+datamodule = DetectionDataModule(
+    source, batch_size=8, train_sampler=ClassBalancedSamplerConfig()
+)
 print("\n".join(datamodule.summary().splitlines()[:8]))
 
 # %%
@@ -69,12 +77,24 @@ samplers = {
 }
 expected, counted = {}, {}
 for name, sampler in samplers.items():
-    datamodule = DetectionDataModule(source, batch_size=8, train_sampler=sampler, first_label=0)
+    datamodule = DetectionDataModule(
+        source, batch_size=8, train_sampler=sampler, first_label=0
+    )
     expected[name] = datamodule.summaries(["train"])[0].expected_mix
     batches = datamodule.batches("train", num_batches=1000)
-    labels = np.concatenate([target["labels"] for _, targets in batches for target in targets])
+    labels = np.concatenate(
+        [target["labels"] for _, targets in batches for target in targets]
+    )
     counted[name] = np.bincount(labels, minlength=3) / len(labels)
-    print(f"{name:15}", "expected", expected[name].round(3), "counted", counted[name].round(3), len(labels), "objects")
+    print(
+        f"{name:15}",
+        "expected",
+        expected[name].round(3),
+        "counted",
+        counted[name].round(3),
+        len(labels),
+        "objects",
+    )
 
 # %%
 # The star now has several times its natural share. It does not reach a third, and no sampler of whole images could do
@@ -91,14 +111,28 @@ def recall_with(sampler: SamplerConfig) -> list[float]:
     """Train a classifier with a sampler, and return its recall of each class on the test images."""
     seed_everything(0, verbose=False)
     transforms = {"size": 48, "to_float": False}
-    settings = {"sample_unit": "object", "batch_size": 32, "train_transforms": transforms, "num_workers": 2}
+    settings = {
+        "sample_unit": "object",
+        "batch_size": 32,
+        "train_transforms": transforms,
+        "num_workers": 2,
+    }
     training = ClassificationDataModule(source, train_sampler=sampler, **settings)
     testing = ClassificationDataModule(test_source, **settings)
     model = partial(classifier_small, channels=16, head_channels=32)
-    steps = {"optimizer": partial(torch.optim.AdamW, lr=0.01), "scheduler": partial(WarmupCosineLR, warmup_steps=10)}
+    steps = {
+        "optimizer": partial(torch.optim.AdamW, lr=0.01),
+        "scheduler": partial(WarmupCosineLR, warmup_steps=10),
+    }
     task = ClassificationTask(model, class_names=training.class_names, **steps)
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
-    trainer = Trainer(max_epochs=9, limit_val_batches=0, accelerator="cpu", logger=False, **quiet)
+    quiet = {
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+    }
+    trainer = Trainer(
+        max_epochs=9, limit_val_batches=0, accelerator="cpu", logger=False, **quiet
+    )
     trainer.fit(task, datamodule=training)
     trainer.test(task, datamodule=testing, verbose=False)
     return list(task.test_scores.recall.values())
@@ -128,7 +162,13 @@ for place, (name, shares) in enumerate(expected.items()):
 left.set_yscale("log")
 left.set_ylabel("share of the objects of an epoch")
 for place, (name, recall) in enumerate(recalls.items()):
-    right.bar(np.arange(3) + 0.35 * (place - 0.5), recall, width=0.33, color=colors[name], label=name)
+    right.bar(
+        np.arange(3) + 0.35 * (place - 0.5),
+        recall,
+        width=0.33,
+        color=colors[name],
+        label=name,
+    )
 right.set_ylabel("recall on the test images")
 for axes in (left, right):
     axes.set_xticks(range(3), names)

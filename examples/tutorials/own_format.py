@@ -23,27 +23,41 @@ from typing import ClassVar
 import matplotlib.pyplot as plt
 import torch
 from lightning.pytorch import Trainer
-from torchvision.ops import nms
-from torchvision.utils import draw_bounding_boxes
-
-from lit_loader import DetectionDataModule, FormatSource, Reader, read_annotations, register_format
+from lit_loader import (
+    DetectionDataModule,
+    FormatSource,
+    Reader,
+    read_annotations,
+    register_format,
+)
 from lit_loader.annotations.formats import Rows
 from lit_loader.datasets import draw_shapes
 from lit_loader.errors import AnnotationError
 from lit_loader.inspection import CheckSettings, check_tables, draw_image
 from lit_loader.recipes import DetectionTask, WarmupCosineLR, fcos_small
+from torchvision.ops import nms
+from torchvision.utils import draw_bounding_boxes
 
 folder = tempfile.TemporaryDirectory()
-root = draw_shapes(folder.name, num_images={"train": 96, "val": 16}, class_shares=(0.5, 0.3, 0.2), progress=False)
+root = draw_shapes(
+    folder.name,
+    num_images={"train": 96, "val": 16},
+    class_shares=(0.5, 0.3, 0.2),
+    progress=False,
+)
 for split in ("train", "val"):
     table = read_annotations("voc", root, split, progress=False)
     lines = []
     for i in range(table.num_images):
         lines.append(f"[{table.image_paths[i]} {table.widths[i]}x{table.heights[i]}]")
         rows = table.objects(i)
-        for (xmin, ymin, xmax, ymax), label in zip(table.boxes[rows].tolist(), table.labels[rows], strict=True):
+        for (xmin, ymin, xmax, ymax), label in zip(
+            table.boxes[rows].tolist(), table.labels[rows], strict=True
+        ):
             center = f"{(xmin + xmax) / 2} {(ymin + ymax) / 2}"
-            lines.append(f"{table.class_names[label]} {center} {xmax - xmin} {ymax - ymin}")
+            lines.append(
+                f"{table.class_names[label]} {center} {xmax - xmin} {ymax - ymin}"
+            )
     (root / f"{split}.log").write_text("\n".join(lines))
 print("\n".join(lines[:4]))
 
@@ -80,13 +94,23 @@ class CameraReader(Reader):
                 class_name, *numbers = text.split()
                 x, y, width, height = map(float, numbers)
             except ValueError:
-                rows.malformed(f"expected [path WxH] or 'class x y width height', got {text!r}", line=line)
+                rows.malformed(
+                    f"expected [path WxH] or 'class x y width height', got {text!r}",
+                    line=line,
+                )
                 continue
             if image is None:
-                raise AnnotationError("a part before the first image", path=rows.root / unit, line=line)
+                raise AnnotationError(
+                    "a part before the first image", path=rows.root / unit, line=line
+                )
             if not self.corner:
                 x, y = x - width / 2, y - height / 2
-            rows.object(image, class_name=class_name, box=(x, y, x + width, y + height), line=line)
+            rows.object(
+                image,
+                class_name=class_name,
+                box=(x, y, x + width, y + height),
+                line=line,
+            )
 
 
 # %%
@@ -103,7 +127,11 @@ try:
     read_annotations("camera", root, "train.log", progress=False)
 except AnnotationError as error:
     print(str(error).replace(f"{root}/", ""))
-print(read_annotations("camera", root, "train.log", policy={"malformed": "drop"}, progress=False).report)
+print(
+    read_annotations(
+        "camera", root, "train.log", policy={"malformed": "drop"}, progress=False
+    ).report
+)
 
 # %%
 # Check before you train
@@ -118,7 +146,9 @@ for corner in (True, False):
     read = partial(read_annotations, "camera", root, corner=corner, progress=False)
     tables = {"train": read("train.log"), "val": read("val.log")}
     findings = check_tables(tables, settings=settings, progress=False)
-    print(f"corner={corner}: {findings.count('error')} errors, {findings.count('warning')} warnings")
+    print(
+        f"corner={corner}: {findings.count('error')} errors, {findings.count('warning')} warnings"
+    )
     for finding in list(findings)[:1]:
         print(f"  {finding.place.file}:{finding.place.line}: {finding.message}")
 
@@ -131,19 +161,37 @@ for corner in (True, False):
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="lightning")
-source = FormatSource(format="camera", root=str(root), train="train.log", val="val.log", progress=False)
+source = FormatSource(
+    format="camera", root=str(root), train="train.log", val="val.log", progress=False
+)
 datamodule = DetectionDataModule(source, batch_size=16, num_workers=1, seed=0)
 datamodule.prepare_data()
 
 torch.set_num_threads(1)  # the worker needs the other core
 torch.manual_seed(0)
 detector = partial(fcos_small, strides=(8,), min_size=96, max_size=96)
-rates = {"optimizer": partial(torch.optim.AdamW, lr=0.01), "scheduler": partial(WarmupCosineLR, warmup_steps=10)}
+rates = {
+    "optimizer": partial(torch.optim.AdamW, lr=0.01),
+    "scheduler": partial(WarmupCosineLR, warmup_steps=10),
+}
 model = DetectionTask(detector, class_names=datamodule.class_names, **rates)
-quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-trainer = Trainer(max_epochs=16, accelerator="cpu", check_val_every_n_epoch=16, num_sanity_val_steps=0, **quiet)
+quiet = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+trainer = Trainer(
+    max_epochs=16,
+    accelerator="cpu",
+    check_val_every_n_epoch=16,
+    num_sanity_val_steps=0,
+    **quiet,
+)
 trainer.fit(model, datamodule=datamodule)
-print(f"mAP@50 of the validation after {trainer.global_step} steps: {model.val_scores.map_50:.2f}")
+print(
+    f"mAP@50 of the validation after {trainer.global_step} steps: {model.val_scores.map_50:.2f}"
+)
 
 # %%
 # Look at the result
@@ -165,8 +213,12 @@ for column, (image, target, found) in enumerate(samples):
     best = best[found["scores"][best] > 0.4]
     names = [datamodule.class_names[label - 1] for label in found["labels"][best]]
     large = torch.nn.functional.interpolate(image[None], scale_factor=3)[0]
-    drawn = draw_bounding_boxes(large, 3 * found["boxes"][best], names, colors="white", width=2)
-    axes[0, column].imshow(draw_image(tables["val"], target["image_id"], longer_side=288).permute(1, 2, 0))
+    drawn = draw_bounding_boxes(
+        large, 3 * found["boxes"][best], names, colors="white", width=2
+    )
+    axes[0, column].imshow(
+        draw_image(tables["val"], target["image_id"], longer_side=288).permute(1, 2, 0)
+    )
     axes[1, column].imshow(drawn.permute(1, 2, 0))
 for axis in axes.flat:
     axis.set_axis_off()

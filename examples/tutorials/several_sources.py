@@ -24,8 +24,13 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
-
-from lit_loader import DetectionDataModule, MixedSource, ShapesSource, open_source, write_annotations
+from lit_loader import (
+    DetectionDataModule,
+    MixedSource,
+    ShapesSource,
+    open_source,
+    write_annotations,
+)
 from lit_loader.recipes import DetectionTask, fcos_small
 
 warnings.filterwarnings("ignore", module="lightning")
@@ -106,7 +111,9 @@ print(counts_by_mix["ratio per batch"])
 
 mixes = {
     "no ratio": replace(source_mix, ratio=None, ratio_per="epoch"),
-    "ratio per epoch": replace(source_mix, ratio={"lab": 1, "web": 1}, ratio_per="epoch"),
+    "ratio per epoch": replace(
+        source_mix, ratio={"lab": 1, "web": 1}, ratio_per="epoch"
+    ),
 }
 for name, source in mixes.items():
     mixed = DetectionDataModule(source, batch_size=4, seed=0, num_workers=0)
@@ -155,7 +162,9 @@ for name, counts in counts_by_mix.items():
     lab_counts = [4 - count for count in counts]
     axes[name].bar(batches, counts, color="#0072b2", label="web")
     axes[name].bar(batches, lab_counts, bottom=counts, color="#c0c0c0", label="lab")
-    axes[name].set(title=name, xlabel="batch of the epoch", ylim=(0, 4), yticks=range(5))
+    axes[name].set(
+        title=name, xlabel="batch of the epoch", ylim=(0, 4), yticks=range(5)
+    )
 axes["ratio per batch"].set_ylabel("images in the batch")
 axes["ratio per batch"].legend(loc="upper right")
 plt.show()

@@ -26,12 +26,16 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from PIL import Image
-from torchvision.transforms import v2
-
-from lit_loader import ClassificationBatch, ClassificationDataModule, DataMonitor, FormatSource
+from lit_loader import (
+    ClassificationBatch,
+    ClassificationDataModule,
+    DataMonitor,
+    FormatSource,
+)
 from lit_loader.images import ImageReading
 from lit_loader.monitoring import save_timeline
+from PIL import Image
+from torchvision.transforms import v2
 
 folder = Path(tempfile.mkdtemp(prefix="slow-run-"))
 draws = np.random.default_rng(0)
@@ -55,7 +59,9 @@ class Step(LightningModule):
     def training_step(self, batch: ClassificationBatch) -> torch.Tensor:
         """Wait, and return the loss of a batch."""
         time.sleep(0.02)
-        return torch.nn.functional.cross_entropy(self.linear(batch.images.mean((2, 3))), batch.labels)
+        return torch.nn.functional.cross_entropy(
+            self.linear(batch.images.mean((2, 3))), batch.labels
+        )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer."""
@@ -85,7 +91,9 @@ warnings.simplefilter("ignore")
 def train(num_steps: int, **settings: Any) -> DataMonitor:
     """Train with these settings of the data module; print the report of the monitor, and return the monitor."""
     source = FormatSource("image_folder", folder, train="train", progress=False)
-    datamodule = ClassificationDataModule(source, batch_size=8, num_workers=2, seed=0, **settings)
+    datamodule = ClassificationDataModule(
+        source, batch_size=8, num_workers=2, seed=0, **settings
+    )
     monitor = RecordingMonitor()
     trainer = Trainer(
         accelerator="cpu",
@@ -141,16 +149,24 @@ second_run = train(num_steps=48, train_transforms=late_jitter)
 # Third run: the setting that the verdict names
 # ---------------------------------------------
 
-third_run = train(num_steps=48, train_transforms=late_jitter, reading=ImageReading(decode="fast"))
+third_run = train(
+    num_steps=48, train_transforms=late_jitter, reading=ImageReading(decode="fast")
+)
 
 # %%
 # The three runs side by side:
 
-runs = {"jitter before the crop": first_run, "jitter after it": second_run, "decode='fast'": third_run}
+runs = {
+    "jitter before the crop": first_run,
+    "jitter after it": second_run,
+    "decode='fast'": third_run,
+}
 for name, monitor in runs.items():
     report = monitor.report()
     step_ms = report.total_s / report.num_steps * 1e3
-    print(f"{name:22} {step_ms:4.0f} ms per step, waiting for {report.wait_fraction:.0%} of the time")
+    print(
+        f"{name:22} {step_ms:4.0f} ms per step, waiting for {report.wait_fraction:.0%} of the time"
+    )
 
 # %%
 # The timelines
@@ -162,13 +178,19 @@ for name, monitor in runs.items():
 # lane is the end of an epoch, which the monitor does not count.
 
 figure, axes = plt.subplots(2, 1, figsize=(9, 4.6), layout="constrained")
-for axis, monitor, title in zip(axes, (first_run, third_run), ("first run", "third run"), strict=True):
+for axis, monitor, title in zip(
+    axes, (first_run, third_run), ("first run", "third run"), strict=True
+):
     (loader,) = monitor.loop.loaders
     steps = list(monitor.loop.records)[:20]
-    batches = [batch for batch in loader.batch_records() if batch.end_s < steps[-1].end_s]
+    batches = [
+        batch for batch in loader.batch_records() if batch.end_s < steps[-1].end_s
+    ]
     picture = folder / f"{title}.png"
     with plt.rc_context({"font.size": 12}):
-        save_timeline(picture, batches, steps, max_s=steps[-1].end_s - steps[-8].start_s)
+        save_timeline(
+            picture, batches, steps, max_s=steps[-1].end_s - steps[-8].start_s
+        )
     axis.imshow(plt.imread(picture))
     axis.set_title(title)
     axis.axis("off")

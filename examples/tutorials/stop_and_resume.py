@@ -25,8 +25,12 @@ import matplotlib.pyplot as plt
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-
-from lit_loader import ClassBalancedSamplerConfig, DetectionDataModule, ShapesSource, WorkerSettings
+from lit_loader import (
+    ClassBalancedSamplerConfig,
+    DetectionDataModule,
+    ShapesSource,
+    WorkerSettings,
+)
 from lit_loader.recipes import DetectionTask, fcos_small
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -34,7 +38,10 @@ warnings.filterwarnings("ignore", module="lightning")
 
 folder = Path(tempfile.mkdtemp())
 source = ShapesSource(
-    num_images={"train": 20, "val": 4, "test": 4}, image_size=64, cache_dir=str(folder), progress=False
+    num_images={"train": 20, "val": 4, "test": 4},
+    image_size=64,
+    cache_dir=str(folder),
+    progress=False,
 )
 
 
@@ -43,7 +50,12 @@ def make_datamodule(**settings: Any) -> DetectionDataModule:
     augmentation = {"hflip": 0.5, "rotation": 15.0, "photometric": 0.5}
     sampler = ClassBalancedSamplerConfig()
     return DetectionDataModule(
-        source, batch_size=4, seed=1, train_sampler=sampler, train_transforms=augmentation, **settings
+        source,
+        batch_size=4,
+        seed=1,
+        train_sampler=sampler,
+        train_transforms=augmentation,
+        **settings,
     )
 
 
@@ -69,7 +81,9 @@ class Recorder(Callback):
         if trainer.global_step == self.crash_at:
             raise RuntimeError("a crash in mid-epoch")
 
-    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Record the step."""
         images, targets = batch
         step = trainer.global_step
@@ -78,7 +92,9 @@ class Recorder(Callback):
         self.losses[step] = outputs["loss"].item()
 
 
-def train(*callbacks: Callback, ckpt_path: Path | None = None, **settings: Any) -> dict[str, torch.Tensor]:
+def train(
+    *callbacks: Callback, ckpt_path: Path | None = None, **settings: Any
+) -> dict[str, torch.Tensor]:
     """Train from the beginning or from a checkpoint, and return the final weights."""
     torch.manual_seed(0)  # initial weights; the batches do not depend on it
     detector = partial(fcos_small, channels=8, head_channels=32, min_size=64)
@@ -92,7 +108,9 @@ def train(*callbacks: Callback, ckpt_path: Path | None = None, **settings: Any) 
         default_root_dir=folder,
         limit_val_batches=0,
         logger=False,
-        enable_checkpointing=any(isinstance(callback, ModelCheckpoint) for callback in callbacks),
+        enable_checkpointing=any(
+            isinstance(callback, ModelCheckpoint) for callback in callbacks
+        ),
         enable_progress_bar=False,
         enable_model_summary=False,
     )
@@ -116,7 +134,9 @@ print(f"{len(reference.losses)} steps, last loss {reference.losses[15]:.4f}")
 # put the runs into a function that is called under ``if __name__ == "__main__":``.)
 
 crashed = Recorder(crash_at=8)
-checkpoints = ModelCheckpoint(folder / "checkpoints", filename="{step}", every_n_train_steps=7, save_top_k=-1)
+checkpoints = ModelCheckpoint(
+    folder / "checkpoints", filename="{step}", every_n_train_steps=7, save_top_k=-1
+)
 try:
     train(crashed, checkpoints, num_workers=2)
 except RuntimeError as error:
@@ -140,9 +160,20 @@ print(f"resumed at step {min(resumed.losses)}, on images {resumed.images[8]}")
 # ``==``, not within a tolerance.
 
 for name in ("images", "pixels", "losses"):
-    first_steps = {step: value for step, value in getattr(crashed, name).items() if step <= 7}
-    print(f"{name} are equal:", first_steps | getattr(resumed, name) == getattr(reference, name))
-print("weights are equal:", all(torch.equal(resumed_weights[key], value) for key, value in reference_weights.items()))
+    first_steps = {
+        step: value for step, value in getattr(crashed, name).items() if step <= 7
+    }
+    print(
+        f"{name} are equal:",
+        first_steps | getattr(resumed, name) == getattr(reference, name),
+    )
+print(
+    "weights are equal:",
+    all(
+        torch.equal(resumed_weights[key], value)
+        for key, value in reference_weights.items()
+    ),
+)
 
 # %%
 # Why this works
@@ -155,20 +186,49 @@ print("weights are equal:", all(torch.equal(resumed_weights[key], value) for key
 # The upper plot shows both loss curves; the resumed run lies exactly on the reference. The lower plot shows the images
 # of each step. Step 8 was trained twice, once before the crash and once after it, on the same images.
 
-fig, (top, bottom) = plt.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
-top.plot(*zip(*reference.losses.items(), strict=True), color="0.75", linewidth=6, label="never stopped")
-top.plot(*zip(*crashed.losses.items(), strict=True), "o-", color="tab:blue", label="crashed after step 8")
-top.plot(*zip(*resumed.losses.items(), strict=True), "x--", color="tab:orange", label="resumed after step 7")
+fig, (top, bottom) = plt.subplots(
+    2, 1, figsize=(8, 6), sharex=True, layout="constrained"
+)
+top.plot(
+    *zip(*reference.losses.items(), strict=True),
+    color="0.75",
+    linewidth=6,
+    label="never stopped",
+)
+top.plot(
+    *zip(*crashed.losses.items(), strict=True),
+    "o-",
+    color="tab:blue",
+    label="crashed after step 8",
+)
+top.plot(
+    *zip(*resumed.losses.items(), strict=True),
+    "x--",
+    color="tab:orange",
+    label="resumed after step 7",
+)
 top.set_ylabel("loss")
 top.legend()
-for run, marker, color in ((reference, "s", "0.75"), (crashed, "o", "tab:blue"), (resumed, "x", "tab:orange")):
+for run, marker, color in (
+    (reference, "s", "0.75"),
+    (crashed, "o", "tab:blue"),
+    (resumed, "x", "tab:orange"),
+):
     points = [(step, image) for step, images in run.images.items() for image in images]
-    bottom.scatter(*zip(*points, strict=True), marker=marker, color=color, s=90 if marker == "s" else 30)
+    bottom.scatter(
+        *zip(*points, strict=True),
+        marker=marker,
+        color=color,
+        s=90 if marker == "s" else 30,
+    )
 for axes in (top, bottom):
     for end_of_epoch in (5.5, 10.5):
         axes.axvline(end_of_epoch, color="0.6", linestyle=":")
 bottom.set(
-    xlabel="training step (dotted: end of an epoch)", ylabel="image number", xticks=range(1, 16), yticks=range(0, 20, 4)
+    xlabel="training step (dotted: end of an epoch)",
+    ylabel="image number",
+    xticks=range(1, 16),
+    yticks=range(0, 20, 4),
 )
 plt.show()
 

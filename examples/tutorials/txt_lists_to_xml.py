@@ -28,7 +28,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from lightning.pytorch import Trainer, seed_everything
-
 from lit_loader import (
     ClassBalancedSamplerConfig,
     ClassificationDataModule,
@@ -41,7 +40,12 @@ from lit_loader import (
 )
 from lit_loader.datamodules.pictures import draw_objects
 from lit_loader.datasets import draw_shapes
-from lit_loader.recipes import MultiTask, WarmupCosineLR, fcos_small, model_kwargs_from_datamodule
+from lit_loader.recipes import (
+    MultiTask,
+    WarmupCosineLR,
+    fcos_small,
+    model_kwargs_from_datamodule,
+)
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="lightning")
@@ -51,16 +55,32 @@ num_images = {"train": 240, "val": 30, "test": 60}
 for name, seed in (("boxes", 1), ("lists", 2)):
     shares = {"class_shares": (0.75, 0.2, 0.05), "finish_shares": (0.7, 0.2, 0.1)}
     size = {"image_size": 64, "objects_per_image": (1, 3)}
-    draw_shapes(folder, num_images=num_images, **shares, **size, seed=seed, progress=False).rename(folder / name)
+    draw_shapes(
+        folder, num_images=num_images, **shares, **size, seed=seed, progress=False
+    ).rename(folder / name)
 
 for path in (folder / "boxes" / "Annotations").rglob("*.xml"):
-    path.write_text(re.sub(r"\s*<(schema|keypoints|attributes)>.*?</\1>", "", path.read_text(), flags=re.DOTALL))
+    path.write_text(
+        re.sub(
+            r"\s*<(schema|keypoints|attributes)>.*?</\1>",
+            "",
+            path.read_text(),
+            flags=re.DOTALL,
+        )
+    )
 
 columns = "path class box points_v attribute:finish"
 for split in num_images:
     table = read_annotations("voc", folder / "lists", split)
     schema = table.keypoint_schema
-    write_annotations("keypoints_txt", table, folder / "lists", f"{split}.txt", columns=columns, image_dir="JPEGImages")
+    write_annotations(
+        "keypoints_txt",
+        table,
+        folder / "lists",
+        f"{split}.txt",
+        columns=columns,
+        image_dir="JPEGImages",
+    )
 
 lines = (folder / "lists" / "train.txt").read_text().splitlines()
 print(f"{len(lines)} lines, such as:", *lines[:3], sep="\n")
@@ -97,12 +117,18 @@ xml_options = {
 }
 for split in num_images:
     from_xml = read_annotations("voc", folder, split, **xml_options)
-    from_list = read_annotations("keypoints_txt", folder, f"lists/{split}.txt", **list_options)
+    from_list = read_annotations(
+        "keypoints_txt", folder, f"lists/{split}.txt", **list_options
+    )
     merged = concatenate([from_xml, from_list])
-    merged = replace(merged, image_ids=[path.removesuffix(".jpg") for path in merged.image_paths])
+    merged = replace(
+        merged, image_ids=[path.removesuffix(".jpg") for path in merged.image_paths]
+    )
     write_annotations("voc", merged, folder, split, image_dir=".", progress=False)
     with_points = (merged.visibility > 0).any(axis=1).sum()
-    print(f"{split}: {merged.num_images} images, {merged.num_objects} objects, {with_points} with points")
+    print(
+        f"{split}: {merged.num_images} images, {merged.num_objects} objects, {with_points} with points"
+    )
 
 xml = (folder / "Annotations" / "lists" / "JPEGImages" / "train_00001.xml").read_text()
 print(xml[xml.index("<object>") :])
@@ -116,11 +142,19 @@ print(xml[xml.index("<object>") :])
 # counts the annotations and computes the share of each class that training will see.
 
 seed_everything(0, verbose=False)
-source = FormatSource("voc", folder, train="train", val="val", test="test", options={"image_dir": "."})
-datamodule = MultiTaskDataModule(source, batch_size=16, train_sampler=ClassBalancedSamplerConfig(), num_workers=2)
+source = FormatSource(
+    "voc", folder, train="train", val="val", test="test", options={"image_dir": "."}
+)
+datamodule = MultiTaskDataModule(
+    source, batch_size=16, train_sampler=ClassBalancedSamplerConfig(), num_workers=2
+)
 summary = datamodule.summaries(["train"])[0]
-for name, natural, expected in zip(summary.class_names, summary.natural_mix, summary.expected_mix, strict=True):
-    print(f"{name:6} {natural:5.1%} of the annotations, {expected:5.1%} of the training objects")
+for name, natural, expected in zip(
+    summary.class_names, summary.natural_mix, summary.expected_mix, strict=True
+):
+    print(
+        f"{name:6} {natural:5.1%} of the annotations, {expected:5.1%} of the training objects"
+    )
 
 # %%
 # Train all three tasks
@@ -132,7 +166,14 @@ for name, natural, expected in zip(summary.class_names, summary.natural_mix, sum
 
 torch.set_num_threads(1)
 task = MultiTask(
-    partial(fcos_small, channels=32, head_channels=32, strides=(8,), min_size=64, max_size=64),
+    partial(
+        fcos_small,
+        channels=32,
+        head_channels=32,
+        strides=(8,),
+        min_size=64,
+        max_size=64,
+    ),
     optimizer=partial(torch.optim.AdamW, lr=0.01),
     scheduler=partial(WarmupCosineLR, warmup_steps=20),
     **model_kwargs_from_datamodule(datamodule),
@@ -150,7 +191,9 @@ trainer = Trainer(
 trainer.fit(task, datamodule=datamodule)
 (after,) = trainer.test(task, datamodule=datamodule, verbose=False)
 for name in ("map_50", "nme", "finish/macro_f1"):
-    print(f"{name}: {before[f'test/{name}']:.2f} before, {after[f'test/{name}']:.2f} after training")
+    print(
+        f"{name}: {before[f'test/{name}']:.2f} before, {after[f'test/{name}']:.2f} after training"
+    )
 
 # %%
 # The same files also train a model for a single task. Crops of objects can be balanced completely, since a crop has
@@ -158,10 +201,16 @@ for name in ("map_50", "nme", "finish/macro_f1"):
 
 landmarks = LandmarkDataModule(source, train_sampler=ClassBalancedSamplerConfig())
 by_finish = ClassBalancedSamplerConfig(balance_by="finish")
-finishes = ClassificationDataModule(source, sample_unit="object", label_attribute="finish", train_sampler=by_finish)
+finishes = ClassificationDataModule(
+    source, sample_unit="object", label_attribute="finish", train_sampler=by_finish
+)
 for module in (landmarks, finishes):
     for counted in module.summaries(["train"]):
-        mix = dict(zip(counted.class_names, counted.expected_mix.round(2).tolist(), strict=True))
+        mix = dict(
+            zip(
+                counted.class_names, counted.expected_mix.round(2).tolist(), strict=True
+            )
+        )
         print(f"{type(module).__name__}, {counted.label}: {mix}")
 
 # %%
@@ -177,7 +226,10 @@ batch = datamodule.first_batch("train")
 names = {"class_names": datamodule.class_names, "attributes": datamodule.attributes}
 samples = list(zip(batch.images, batch.target_list(), strict=True))
 samples.sort(key=lambda sample: int((sample[1]["visibility"] > 0).sum()))
-pictures = [draw_objects(*sample, **names, longer_side=256) for sample in (*samples[:2], *samples[-2:])]
+pictures = [
+    draw_objects(*sample, **names, longer_side=256)
+    for sample in (*samples[:2], *samples[-2:])
+]
 figure = plt.figure(figsize=(9, 4.6), layout="constrained")
 left, right = figure.subfigures(1, 2, width_ratios=(1.1, 1))
 for axis, picture in zip(left.subplots(2, 2).flat, pictures, strict=False):
@@ -185,7 +237,10 @@ for axis, picture in zip(left.subplots(2, 2).flat, pictures, strict=False):
     axis.axis("off")
 axis = right.subplots()
 positions = np.arange(len(summary.class_names))
-for shift, label, mix in ((-0.2, "annotations", summary.natural_mix), (0.2, "training", summary.expected_mix)):
+for shift, label, mix in (
+    (-0.2, "annotations", summary.natural_mix),
+    (0.2, "training", summary.expected_mix),
+):
     bars = axis.bar(positions + shift, 100 * mix, 0.38, label=label)
     axis.bar_label(bars, fmt="%.0f %%")
 axis.set_xticks(positions, summary.class_names)
