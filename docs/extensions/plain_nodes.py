@@ -26,9 +26,13 @@ def add_description(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def make_plain(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Replace nodes that only HTML has: the star in signatures, and the titles and links of cards."""
+    """Replace nodes that only HTML has: the star in signatures, titles and links of cards, links to downloads."""
     if app.builder.format == "html":
         return
+    for node in list(doctree.findall(nodes.note)):
+        # The gallery puts it before the title, so it would be the title of the page in llms.txt.
+        if "sphx-glr-download-link-note" in node["classes"]:
+            node.parent.remove(node)
     for node in list(doctree.findall(nodes.abbreviation)):
         node.replace_self(nodes.Text(node.astext()))
     for node in list(
