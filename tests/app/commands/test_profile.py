@@ -18,7 +18,7 @@ from lit_loader.app.composition import build_datamodule, compose_config
 from lit_loader.app.running import setting_override
 from lit_loader.loader import DataLoader
 from tests.support.data_reports import made_report
-from tests.support.documents import ALL, commands
+from tests.support.documents import PAGES, commands
 
 SMALL = [
     "experiment=shapes",
@@ -127,7 +127,7 @@ def test_commands_of_the_help_and_the_docs_compose(command, folder, monkeypatch)
     lines = [shlex.split(line) for line in help_text.splitlines() if line.startswith("  lit-loader profile")]
     parsed: list[Namespace] = []
     monkeypatch.setattr("lit_loader.app.commands.profile.profile", parsed.append)
-    for words in [*(line[2:] for line in lines), *commands(ALL, "lit-loader profile")]:
+    for words in [*(line[2:] for line in lines), *commands(PAGES["command-line/profile"], "lit-loader profile")]:
         assert main(["profile", *words]) == 0
         arguments = parsed[-1]
         if arguments.config_name == "train":  # `app` is a placeholder for another config
