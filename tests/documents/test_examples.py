@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from importlib.util import find_spec
 
 import pytest
 
@@ -36,7 +37,11 @@ SMALLER = {
 @pytest.fixture(scope="module")
 def scripts():
     """Forks of an interpreter with the packages that most examples import."""
-    forked_scripts = ForkedScripts("lightning.pytorch", "matplotlib.pyplot", "torchmetrics", "torchvision")
+    # pyarrow imports pandas where it is installed, when the first annotation table is written.
+    pandas = ["pandas"] if find_spec("pandas") else []
+    forked_scripts = ForkedScripts(
+        "lightning.pytorch", "matplotlib.pyplot", "rich.table", "torchmetrics", "torchvision", *pandas
+    )
     yield forked_scripts
     forked_scripts.close()
 

@@ -22,6 +22,7 @@ from lit_loader import (
     class_weights,
     datamodules,
     recall_weights,
+    shuffle_quality,
 )
 from lit_loader.samplers import (
     MixedSourceSampler,
@@ -147,3 +148,10 @@ def test_formulas_of_mixed_sources():
 def test_formula_of_weights_by_recall():
     weights = recall_weights([[9, 1], [5, 5]])
     assert np.allclose(weights, np.array([0.1 + 0.1, 0.5 + 0.1]) / 0.4)
+
+
+def test_formula_of_the_score_of_a_shuffle():
+    shards = np.repeat([0, 1], 4)
+    score = shuffle_quality([[0, 1, 4, 5, 2, 3, 6, 7]], shards, batch_size=4).score
+    # Two of the six pairs of a batch are from one shard, and 12 of all 28 pairs.
+    assert np.isclose(score, (1 - 2 / 6) / (1 - 12 / 28))
