@@ -9,7 +9,7 @@ from itertools import takewhile
 import pytest
 
 from lit_loader.app.commands import main
-from lit_loader.app.composition import compose_config, validate
+from lit_loader.app.composition import compose_config
 from tests.support.cached_configs import cached_configs  # noqa: F401 # a fixture
 from tests.support.documented_sets import DOCUMENTED_PATHS, make_documented_sets
 from tests.support.documents import ALL, ROOT, commands, shell_lines
@@ -42,9 +42,7 @@ def test_training_commands_compose(words):
 
 
 def composed(overrides):
-    cfg = compose_config(ROOT / "conf", "train", overrides)
-    validate(cfg)
-    return cfg
+    return compose_config(ROOT / "conf", "train", overrides)  # validates the config
 
 
 @pytest.mark.filterwarnings("ignore:.* occur in fewer images than there are parts")  # the sets have a few images
