@@ -13,7 +13,7 @@ from tests.test_layers import LAYERS
 from tests.test_project_files import PROJECT
 
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
-FORMS = [path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml"]
+FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 INPUTS = {"input", "textarea", "dropdown", "checkboxes"}
 
 
