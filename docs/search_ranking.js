@@ -25,5 +25,8 @@ Search.performTermsSearch = (words, excludedWords) => {
     .map(({ result, score }) => result.with(4, score));
 };
 
-// Guides and tutorials are listed before the API reference and the changelog, which have most words somewhere.
-Scorer.score = ([page, , , , score]) => (/^(api\/|changelog)/.test(page) ? score / 2 : score);
+// The API reference and the changelog have most words somewhere. Queries are often the text of an error.
+Scorer.score = ([page, , , , score]) => {
+  if (/^(api\/|changelog)/.test(page)) return score / 2;
+  return page === "troubleshooting" ? score * 1.5 : score;
+};
