@@ -93,6 +93,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
+html_search_scorer = str(Path(__file__).parent / "search_ranking.js")
 html_math_renderer = "mathml"
 html_theme_options = {
     "logo": {"text": "lit_loader"},
