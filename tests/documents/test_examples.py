@@ -13,7 +13,7 @@ from tests.support.forked_scripts import ForkedScripts
 
 # A block that begins with a comment `# my_NAME.py` is a module of a user, which the test of its page imports.
 SCRIPTS = [
-    pytest.param(code, id=f"{page} {number}")
+    pytest.param(code, text, id=f"{page} {number}")
     for page, text in TEXTS.items()
     for number, code in enumerate(blocks(text, "python"), 1)
     if not code.startswith("# my_")
@@ -36,17 +36,32 @@ def scripts():
     forked_scripts.close()
 
 
-@pytest.mark.parametrize("code", SCRIPTS)
-def test_python_examples_run(code, scripts, tmp_path):
+def documented_output(code, page):
+    """Return a pattern of the output that follows a block of code on its page, or None; a line ... stands for any."""
+    output = re.match(r"```\n+```text\n(.*?)^```$", page.partition(code)[2], re.DOTALL | re.MULTILINE)
+    if output is None:
+        return None
+    lines = output[1].splitlines()
+    return "".join(r"(?:.*\n)*?" if line == "..." else rf"{re.escape(line)} *\n" for line in lines)
+
+
+@pytest.mark.parametrize(("code", "page"), SCRIPTS)
+def test_python_examples_run(code, page, scripts, tmp_path):
+    pattern = documented_output(code, page)
     make_documented_sets(code, tmp_path)
     # Examples of the README import lit_loader themselves; to save time, others find it imported.
     modules = () if code in README else ("lit_loader.callbacks", "lit_loader.recipes")
+    is_shortened = any(long in code for long in SMALLER)
     for long, short in SMALLER.items():
         code = code.replace(long, short)
     (tmp_path / "example.py").write_text(code)
     result = scripts.run(tmp_path / "example.py", cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path)}, modules=modules)
     assert result.returncode == 0, result.stderr
     assert result.stdout
+    if pattern is not None and not is_shortened:
+        lines = [line.strip() if "all ranks" in line else line for line in result.stdout.splitlines()]
+        printed = "".join(f"{line}\n" for line in lines if not line.startswith("Drawing "))
+        assert re.fullmatch(pattern, printed), printed
 
 
 @pytest.mark.parametrize("page", TEXTS)
