@@ -36,9 +36,8 @@ def make_documented_sets(text: str, folder: Path) -> None:
             MAKERS[layout](folder / path, split_in_two(folder / path / "source"))
     if "shapes-xml" in text and not (folder / "shapes-xml").exists():
         shares = (0.5, 0.3, 0.2)
-        draw_shapes(
-            folder / "shapes-xml", num_images={"train": 6, "val": 4, "test": 4}, class_shares=shares, progress=False
-        )
+        drawn = draw_shapes(folder, num_images={"train": 6, "val": 4, "test": 4}, class_shares=shares, progress=False)
+        drawn.rename(folder / "shapes-xml")
     if "path/to/images" in text and not (folder / "path/to/images").exists():
         split_in_two(folder / "path/to/images")
     if "path/to/lists" in text and not (folder / "path/to/lists").exists():
