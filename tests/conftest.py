@@ -39,11 +39,11 @@ NEEDED = {  # files and folders in which every test needs the extra
         "app/composition/",
         "app/test_",
         "app/tuning/test_search.py",
+        "documents/",
         "examples/",
         "outside/",
         "portability/",
         "recipes/test_detector_configs.py",
-        "test_documents.py",
     ],
     "plot": [
         "monitoring/test_timeline.py",

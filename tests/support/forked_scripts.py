@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -114,19 +115,34 @@ def _serve(modules: list[str]) -> list[str] | None:
     return None
 
 
-def _leave_at_once(finished: list[str]) -> None:
-    """End a fork whose script has finished, without destroying the modules that it shares with its parent."""
-    if finished:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+def _run(script: str) -> int:
+    """Run a script; return the exit code that an interpreter would give it."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as stop:
+        if not isinstance(stop.code, int | None):
+            print(stop.code, file=sys.stderr)  # noqa: T201
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+class _EndOfFork:
+    """Ends a fork after the other handlers of its exit, without the teardown of modules, which takes half a second."""
+
+    exit_code: int | None = None
+
+    def __call__(self) -> None:
+        if self.exit_code is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.exit_code)
 
 
 if __name__ == "__main__":
-    finished: list[str] = []
-    # The function that is registered first runs last, after threads have ended. Without it, each fork would copy the
-    # pages of all modules only to destroy them, which takes half a second.
-    atexit.register(_leave_at_once, finished)
+    end_of_fork = _EndOfFork()
+    atexit.register(end_of_fork)  # first, so that it is called last
     if (argv := _serve(sys.argv[1:])) is not None:
-        runpy.run_path(argv[0], run_name="__main__")
-        finished.append(argv[0])
+        end_of_fork.exit_code = _run(argv[0])
