@@ -40,7 +40,7 @@ for axes, labels, names in zip(
                     f"{share:.0%}",
                     ha="center",
                     va="center",
-                    color="white",
+                    color="black" if color == ORANGE else "white",
                 )
             start += share
     axes.set_xticks(range(3), list(samplers))

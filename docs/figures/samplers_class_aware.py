@@ -19,7 +19,7 @@ for row, (name, sampler) in enumerate(samplers.items()):
             "ABCD"[labels[index]],
             ha="center",
             va="center",
-            color="white",
+            color="black" if color == ORANGE else "white",
             fontsize=9,
         )
     axes.text(-1, -row, name, ha="right", va="center")

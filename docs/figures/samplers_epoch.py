@@ -10,7 +10,13 @@ for row, epoch in enumerate((0, 1)):
         color = (BLUE, ORANGE)[position % 8 // 4]
         axes.barh(-row, 0.9, left=position - 0.45, height=0.62, color=color)
         axes.text(
-            position, -row, index, ha="center", va="center", color="white", fontsize=10
+            position,
+            -row,
+            index,
+            ha="center",
+            va="center",
+            color="black" if color == ORANGE else "white",
+            fontsize=10,
         )
     axes.text(-1, -row, f"epoch {epoch}", ha="right", va="center")
 for batch in range(3):
