@@ -94,6 +94,8 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
 html_math_renderer = "mathml"
+# Sections of one page have no navigation.
+html_sidebars = {"troubleshooting": [], "contributing": [], "changelog": []}
 html_theme_options = {
     "logo": {"text": "lit_loader"},
     "navigation_with_keys": False,
