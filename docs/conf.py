@@ -95,6 +95,8 @@ html_show_sourcelink = False
 html_copy_source = False
 html_search_scorer = str(Path(__file__).parent / "search_ranking.js")
 html_math_renderer = "mathml"
+# Sections of one page have no navigation.
+html_sidebars = {"troubleshooting": [], "contributing": [], "changelog": []}
 html_theme_options = {
     "logo": {"text": "lit_loader"},
     "navigation_with_keys": False,
