@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[1]
 NAME = f"lit_loader-{lit_loader.__version__}"
 IN_SDIST = (
     *("benchmarks", "conf", "docs", "examples", "lit_loader", "tests"),
-    *(".ci", ".github", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md"),
-    *("SECURITY.md", "hatch_build.py", "noxfile.py", "pyproject.toml"),
+    *(".ci", ".github", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "PROJECT.md"),
+    *("README.md", "SECURITY.md", "noxfile.py", "pyproject.toml"),
 )
 CACHES = {"__pycache__", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 
@@ -103,17 +103,13 @@ def test_metadata_repeats_pyproject(metadata):
         assert {Requirement(text).name for text in texts} - {"lit-loader"} <= names, extra
 
 
-def test_project_page_is_the_readme_without_links_into_the_repository(metadata):
+def test_project_page_has_paragraphs_of_the_readme_and_no_links_into_the_repository(metadata):
     page = metadata.get_payload()
-    readme = (ROOT / "README.md").read_text()
     assert metadata["Description-Content-Type"] == "text/markdown"
-    assert "](docs/" in readme
-    assert re.findall(r"\]\((?!https?:)[^)]*\)", page) == []
-    assert "<img" not in page
-    headings = re.compile(r"^#.*", re.MULTILINE)
-    assert headings.findall(page) == headings.findall(readme)
-    python_blocks = re.compile(r"^```python\n.*?^```$", re.MULTILINE | re.DOTALL)
-    assert python_blocks.findall(page) == python_blocks.findall(readme)
+    assert page == (ROOT / "PROJECT.md").read_text()
+    assert re.findall(r"\]\((?!https?:)", page) == []
+    shared = page.partition("\n\n## Install\n")[0].split("\n\n")
+    assert set(shared) <= set((ROOT / "README.md").read_text().split("\n\n"))
 
 
 def test_wheel_installs_the_program(wheel):

@@ -6,7 +6,7 @@ STEPS = (
     (("read", "decode"), BLUE),
     (("extra_before",), BLUE),
     (("mixing:", "mosaic, mixup,", "copy_paste"), ORANGE),
-    (("flips, colours,", "zoom, crop,", "rotation"), BLUE),
+    (("colours, zoom,", "crop, rotation,", "flips"), BLUE),
     (("resize",), BLUE),
     (("extra_after",), BLUE),
     (("collate,", "batch mixing"), GREEN),

@@ -9,9 +9,9 @@ import numpy as np
 MEASURED = {
     "torch, inline": 77.8,
     "torch, 2 processes": 526.6,
-    "ours, inline": 52.3,
-    "ours, 2 threads": 103.4,
-    "ours, 2 processes": 169.5,
+    "lit_loader, inline": 52.3,
+    "lit_loader, 2 threads": 103.4,
+    "lit_loader, 2 processes": 169.5,
 }
 NUM_CORES = 4
 SAMPLE_MS = 10.0  # CPU time of a sample with one worker
@@ -52,7 +52,7 @@ workers = np.arange(1, 13)
 for label, colour, style, rates in (
     ("cores are the limit", "#009E73", "-", rate(workers)),
     ("memory bandwidth is short", "#0072B2", "--", rate(workers, bandwidth=BANDWIDTH)),
-    ("4 native threads a worker", "#D55E00", ":", rate(workers, threads=4)),
+    ("4 native threads per worker", "#D55E00", ":", rate(workers, threads=4)),
 ):
     model_axes.plot(
         workers, rates, style, color=colour, marker="o", markersize=4, label=label

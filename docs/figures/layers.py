@@ -14,7 +14,9 @@ tables = {
     if isinstance(node, ast.Assign)
     and node.targets[0].id in ("LAYERS", "CORE", "MAY_NAME")
 }
-layers = tables["LAYERS"]
+layers = [
+    [name for name in names if name != "__version__"] for names in tables["LAYERS"]
+]
 
 figure, axes = plt.subplots(figsize=(6.5, 5.4), layout="constrained")
 for level, names in enumerate(layers):

@@ -26,21 +26,21 @@ def loader(**workers: Any) -> Any:
     return DataLoader(Indices(), batch_size=3, shuffle=True, seed=0, **workers)
 
 
-complete = list(loader())
+complete_batches = list(loader())
 stopped = loader(num_workers=2)
 iterator = iter(stopped)
-before = [next(iterator) for _ in range(3)]
+stopped_batches = [next(iterator) for _ in range(3)]
 state = stopped.state_dict()
 del iterator
 resumed = loader(num_workers=2, worker_method="thread")
 resumed.load_state_dict(state)
-after = list(resumed)
+resumed_batches = list(resumed)
 
 figure, axes = plt.subplots(figsize=(7.5, 2.6), layout="constrained")
 rows = [
-    ("no workers,\nnot stopped", complete, 0),
-    ("two processes,\nstopped", before, 0),
-    ("two threads,\nresumed", after, len(before)),
+    ("no workers,\nnot stopped", complete_batches, 0),
+    ("two processes,\nstopped", stopped_batches, 0),
+    ("two threads,\nresumed", resumed_batches, len(stopped_batches)),
 ]
 for row, (label, batches, first) in enumerate(rows):
     axes.text(-0.5, 0.5 - 1.5 * row, label, ha="right", va="center")
@@ -60,7 +60,7 @@ for row, (label, batches, first) in enumerate(rows):
                 va="center",
                 color="white",
             )
-stop = 3.4 * len(before) - 0.23
+stop = 3.4 * len(stopped_batches) - 0.23
 axes.plot((stop, stop), (-3.2, 1.2), color="black", linestyle="--", linewidth=1)
 axes.text(stop, 1.35, "state_dict()", ha="center", family="monospace")
 for number, (color, name) in enumerate(

@@ -18,7 +18,6 @@ import tempfile
 import textwrap
 import time
 import warnings
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -70,18 +69,8 @@ class Step(LightningModule):
 
 # %%
 # A :py:class:`lit_loader.DataMonitor` is a callback. In a run of your own, ``callbacks=[DataMonitor()]`` is all you
-# need: it warns when training waits for data. This subclass also keeps the times of each step, which the timeline at
-# the end needs.
-
-
-class RecordingMonitor(DataMonitor):
-    """DataMonitor that keeps the times of the last steps."""
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the times of steps from now on."""
-        super().on_train_start(trainer, pl_module)
-        self.loop.records = deque(maxlen=200)
-
+# need: it warns when training waits for data. Here, ``num_records`` also keeps the times of the last 200 steps for the
+# timeline at the end.
 
 # Lightning's hints, and the warning of the monitor, whose text is printed below.
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -94,7 +83,7 @@ def train(num_steps: int, **settings: Any) -> DataMonitor:
     datamodule = ClassificationDataModule(
         source, batch_size=8, num_workers=2, seed=0, **settings
     )
-    monitor = RecordingMonitor()
+    monitor = DataMonitor(num_records=200)
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=-1,

@@ -49,6 +49,7 @@ class DataMonitor(Callback):
             fits of 20 steps or more that did not warn do so at the end. None for no warning.
         num_bursts: Number of times in a run that the loader holds back a few batches, so that the steps between them
             show the rate without waiting. With 0 the headroom is an upper bound. ``fast_dev_run`` has none.
+        num_records: Number of the last steps whose times are stored in ``loop.records``, for a timeline.
         path: JSON file for the reports of all ranks and the diagnosis at the end of a fit; None to write none.
 
     Attributes:
@@ -58,14 +59,23 @@ class DataMonitor(Callback):
         setting_text: Function that writes the settings of a diagnosis; by default as arguments of Python.
 
     Raises:
-        ValueError: If ``warn_above`` is not a fraction, or ``num_bursts`` is negative.
+        ValueError: If ``warn_above`` is not a fraction, or ``num_bursts`` or ``num_records`` is negative.
     """
 
-    def __init__(self, *, warn_above: float | None = 0.05, num_bursts: int = 3, path: Path | str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        warn_above: float | None = 0.05,
+        num_bursts: int = 3,
+        num_records: int = 0,
+        path: Path | str | None = None,
+    ) -> None:
         if warn_above is not None and not 0 <= warn_above <= 1:
             raise ValueError(f"warn_above={warn_above} must be a fraction of loop time from 0 to 1, or None")
         if num_bursts < 0:
             raise ValueError(f"num_bursts={num_bursts} must be at least 0")
+        if num_records < 0:
+            raise ValueError(f"num_records={num_records} must be at least 0")
         self.path = None if path is None else Path(path)
         self.loop = LoopMonitor(num_bursts=0)
         self.reports: list[DataReport] = []
@@ -73,6 +83,7 @@ class DataMonitor(Callback):
         self.setting_text: SettingText = as_argument
         self._warn_above = warn_above
         self._num_bursts = num_bursts
+        self._num_records = num_records
         self._warned_causes: set[str] = set()
         self._epoch_start = LoopTotals()
         self._warm_totals: LoopTotals | None = None
@@ -122,7 +133,9 @@ class DataMonitor(Callback):
         if stage == "fit":
             num_bursts = 0 if getattr(trainer, "fast_dev_run", False) else self._num_bursts
             device = trainer.strategy.root_device
-            self.loop = LoopMonitor(device=device, num_bursts=num_bursts, rank=trainer.global_rank)
+            self.loop = LoopMonitor(
+                device=device, num_bursts=num_bursts, num_records=self._num_records, rank=trainer.global_rank
+            )
             self.reports = []
             self.num_batches = 0
             self._warned_causes = set()

@@ -1,6 +1,6 @@
 """The engine: from a plan of tasks to batches in order, inline, on worker processes or on worker threads.
 
-`README.md` in this folder follows a batch from the loader's constructor to the consumer.
+`docs/architecture/life-of-a-batch.md` follows a batch from the loader's constructor to the consumer.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
@@ -43,8 +44,8 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]], header: Map
     cells = []
     fields = []
     for name, array in arrays.items():
-        values = pa.array(array, from_pandas=False)
-        cells.append(pa.LargeListArray.from_arrays(pa.array([0, len(array)], type=pa.int64()), values))
+        offsets = np.array([0, len(array)], dtype=np.int64)
+        cells.append(pa.LargeListArray.from_arrays(_arrow_array(offsets), _arrow_array(array)))
         fields.append(pa.field(name, cells[-1].type))
     metadata = {b"header": encoded, b"checksum": _checksum(encoded, arrays)}
     batch = pa.record_batch(cells, schema=pa.schema(fields, metadata=metadata))
@@ -91,6 +92,12 @@ def read_arrays(path: Path, *, format: int, key: str) -> tuple[_Arrays, dict[str
     return arrays, header
 
 
+def _arrow_array(array: npt.NDArray[Any]) -> Any:
+    # `pa.array` here and `to_numpy` in `_view` would import pandas if it is installed, which takes half a second.
+    buffer = pa.py_buffer(np.ascontiguousarray(array))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(array.dtype), len(array), [None, buffer])
+
+
 def _checksum(header: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
     """Return a checksum of header and arrays."""
     # A CRC takes half the time of a cryptographic hash, which would not stop a forger either.
@@ -108,5 +115,7 @@ def _view(path: Path, batch: Any, name: str) -> npt.NDArray[Any]:
     # A column with nulls, of text or of booleans has no numpy view.
     if values is None or not pa.types.is_primitive(values.type) or values.null_count or column.null_count:
         raise CacheError(f"{path} has a column {name!r} that is not one row of numbers", remedy="delete it")
-    view: npt.NDArray[Any] = values.to_numpy(zero_copy_only=True)
-    return view
+    dtype = np.dtype(values.type.to_pandas_dtype())
+    if not len(values):
+        return np.empty(0, dtype)
+    return np.frombuffer(values.buffers()[1], dtype, len(values), values.offset * dtype.itemsize)

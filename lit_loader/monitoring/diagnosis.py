@@ -279,6 +279,13 @@ def _hand_over(report: DataReport, sending: float, *, is_idle: bool) -> Verdict:
     if not is_idle:
         why = f"handing batches over took {sending:.0%} of the workers' time"
         remedy = "smaller batches cost less to send: uint8 images, fewer or stacked tensors"
+    elif stats.ready_batches > NEARLY_ALL * stats.capacity:
+        # A longer queue cannot help if batches are ready.
+        why = (
+            f"batches were ready (queue {stats.ready_batches / stats.capacity:.0%} full), so receiving one took "
+            f"{_ms(stats.wait_s, stats.num_batches)}"
+        )
+        remedy = "smaller batches cost less to receive: uint8 images, fewer or stacked tensors"
     else:
         idle = stats.idle_s / max(stats.idle_s + report.busy_s, 1e-9)
         why = f"workers were idle for {idle:.0%} of their time: batches are late though workers are free"

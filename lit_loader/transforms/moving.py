@@ -1,7 +1,7 @@
 """Transform flat targets with their image: torchvision's results for boxes, points and masks in a tenth of the time.
 
-A flat target is a dict of tensors and numbers, transformed value by value; torchvision traverses any nesting. numpy
-transforms float32 points and XYXY boxes, with torchvision's operations; torchvision transforms all other values.
+A flat target is a tensor, a number or a dict of them, transformed value by value; torchvision traverses any nesting.
+numpy transforms float32 points and XYXY boxes, with torchvision's operations; torchvision transforms all other values.
 Oriented boxes move by their corners, see NOTE [Oriented boxes].
 """
 
@@ -28,24 +28,28 @@ _CANVAS_TYPES: Final = (tv_tensors.BoundingBoxes, tv_tensors.KeyPoints)
 
 
 def flat_targets(targets: Sequence[Any], *, size: tuple[int, ...]) -> bool:
-    """Return True if all targets are dicts of tensors and numbers on the canvas of the image.
+    """Return True if all targets are tensors, numbers or dicts of them, on the canvas of the image.
 
     Args:
         targets: A sample without its image.
         size: Height and width of the image, in pixels.
     """
     return all(
-        type(target) is dict and all(_is_flat_value(value, size) for value in target.values()) for target in targets
+        all(_is_flat_value(value, size) for value in target.values())
+        if type(target) is dict
+        else _is_flat_value(target, size)
+        for target in targets
     )
 
 
 def moved_targets(targets: Sequence[Any], move: Callable[[Any], Any]) -> list[Any]:
     """Apply ``move`` to the boxes, points and masks of flat targets, as torchvision does in a sample with an image."""
+
+    def moved_value(value: Any) -> Any:
+        return moved(value, move) if isinstance(value, tv_tensors.TVTensor) else value
+
     return [
-        {
-            name: moved(value, move) if isinstance(value, tv_tensors.TVTensor) else value
-            for name, value in target.items()
-        }
+        {name: moved_value(value) for name, value in target.items()} if type(target) is dict else moved_value(target)
         for target in targets
     ]
 

@@ -15,6 +15,7 @@ from lit_loader.errors import CacheError
 from lit_loader.foundation import array_file
 from lit_loader.foundation.array_file import write_arrays
 from tests.support.annotation_tables import full_table
+from tests.support.scripts import run_code
 
 COLUMNS = {
     "a": np.arange(1_000, dtype=np.int64),
@@ -52,6 +53,20 @@ def test_columns_are_read_only_views_of_the_mapping(file):
     for name in ("a", "b"):
         assert not read[name].flags.writeable
         assert any(begin <= read[name].ctypes.data < end for begin, end in maps)
+
+
+def test_writing_and_reading_do_not_import_pandas(tmp_path):
+    code = f"""
+    import sys
+    from pathlib import Path
+    import numpy as np
+    from lit_loader.foundation.array_file import read_arrays, write_arrays
+    path = Path({str(tmp_path / "x.arrow")!r})
+    write_arrays(path, {{"a": np.arange(3)}}, {{"format": 1, "key": "k"}})
+    arrays, _ = read_arrays(path, format=1, key="k")
+    print(arrays["a"].sum(), "pandas" in sys.modules)
+    """
+    assert run_code(code).stdout == "3 False\n"
 
 
 def test_mapping_survives_replacement_of_its_file(file):

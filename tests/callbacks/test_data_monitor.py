@@ -146,6 +146,14 @@ def test_reports_and_diagnosis_are_written_at_the_end(tmp_path):
     assert any(line.startswith("- sample: training waited for data") for line in monitor.lines())
 
 
+@pytest.mark.parametrize("num_records", [0, 3])
+def test_times_of_the_last_steps_are_kept_on_request(num_records):
+    monitor = DataMonitor(warn_above=None, num_records=num_records)
+    fit(monitor, step_s=0.001)
+    assert len(monitor.loop.records) == num_records
+    assert all(record.end_s - record.step_start_s >= 0.001 for record in monitor.loop.records)
+
+
 def test_unwritable_report_does_not_end_the_run(tmp_path):
     (tmp_path / "file").touch()
     with pytest.warns(UserWarning, match="could not be written"):
@@ -201,7 +209,11 @@ def test_short_run_without_waiting_logs_one_line(caplog):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"warn_above": 5}, "warn_above=5 must be a fraction"), ({"num_bursts": -1}, "num_bursts=-1 must be at least 0")],
+    [
+        ({"warn_above": 5}, "warn_above=5 must be a fraction"),
+        ({"num_bursts": -1}, "num_bursts=-1 must be at least 0"),
+        ({"num_records": -1}, "num_records=-1 must be at least 0"),
+    ],
 )
 def test_wrong_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):

@@ -1,21 +1,27 @@
-"""The Python blocks of README.md and docs/ run."""
+"""The Python blocks of README.md and docs/ run, and print the output that their page shows."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from importlib.util import find_spec
 
 import pytest
 
 from tests.support.documented_sets import make_documented_sets
-from tests.support.documents import README, TEXTS, blocks
+from tests.support.documents import README, TEXTS
 from tests.support.forked_scripts import ForkedScripts
 
-# A block that begins with a comment `# my_NAME.py` is a module of a user, which the test of its page imports.
+# Pages whose outputs depend on the machine or on the size of the set.
+VARYING = {"speed/monitor", "start/txt-lists"}
+# The blocks of Python, each with the block of its output if one follows. A block that begins with a comment
+# `# my_NAME.py` is a module of a user, which the test of its page imports.
 SCRIPTS = [
-    pytest.param(code, id=f"{page} {number}")
+    pytest.param(code, "" if page in VARYING else output, id=f"{page} {number}")
     for page, text in TEXTS.items()
-    for number, code in enumerate(blocks(text, "python"), 1)
+    for number, (code, output) in enumerate(
+        re.findall(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", text, re.DOTALL | re.MULTILINE), 1
+    )
     if not code.startswith("# my_")
 ]
 LANGUAGES = {"python", "bash", "yaml", "xml", "text"}  # `text` is for output and for trees of files
@@ -31,13 +37,17 @@ SMALLER = {
 @pytest.fixture(scope="module")
 def scripts():
     """Forks of an interpreter with the packages that most examples import."""
-    forked_scripts = ForkedScripts("lightning.pytorch", "matplotlib.pyplot", "torchmetrics", "torchvision")
+    # pyarrow imports pandas where it is installed, when the first annotation table is written.
+    pandas = ["pandas"] if find_spec("pandas") else []
+    forked_scripts = ForkedScripts(
+        "lightning.pytorch", "matplotlib.pyplot", "rich.table", "torchmetrics", "torchvision", *pandas
+    )
     yield forked_scripts
     forked_scripts.close()
 
 
-@pytest.mark.parametrize("code", SCRIPTS)
-def test_python_examples_run(code, scripts, tmp_path):
+@pytest.mark.parametrize(("code", "output"), SCRIPTS)
+def test_python_examples_print_their_output(code, output, scripts, tmp_path):
     make_documented_sets(code, tmp_path)
     # Examples of the README import lit_loader themselves; to save time, others find it imported.
     modules = () if code in README else ("lit_loader.callbacks", "lit_loader.recipes")
@@ -47,6 +57,7 @@ def test_python_examples_run(code, scripts, tmp_path):
     result = scripts.run(tmp_path / "example.py", cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path)}, modules=modules)
     assert result.returncode == 0, result.stderr
     assert result.stdout
+    assert not output or result.stdout.strip() == output.strip()
 
 
 @pytest.mark.parametrize("page", TEXTS)

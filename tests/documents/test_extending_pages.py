@@ -67,7 +67,7 @@ def test_reader_of_the_page_reads_boxes_and_names_lines(user_module, tmp_path):
     (table,) = source.tables("train")
     assert table.boxes.tolist() == [[1, 2, 9, 8]]
     (tmp_path / "wrong.txt").write_text("a.png;cat;1;2;8;6\na.png;cat;1;2;8\n")
-    with pytest.raises(AnnotationError, match=r"wrong\.txt:2: expected four numbers"):
+    with pytest.raises(AnnotationError, match=r"wrong\.txt:2: expected image, class and 4 numbers"):
         read_annotations("boxes", tmp_path, "wrong.txt", use_cache=False)
 
 
@@ -98,6 +98,12 @@ def test_curriculum_shows_easy_images_first_and_depends_on_epoch(user_module):
     assert np.array_equal(orders[0], orders[2])
     assert not np.array_equal(orders[0], orders[1])
     assert sampler.fingerprint() != sampler_class(np.arange(100)[::-1], block=20).fingerprint()
+
+
+def test_loop_over_the_curriculum_prints_its_output(user_module, capsys):
+    user_module("my_curriculum")
+    user_module("my_epoch")
+    assert capsys.readouterr().out in blocks(TEXT, "text")
 
 
 def test_transform_moves_boxes_with_pixels(user_module):
@@ -157,18 +163,20 @@ def test_rows_of_a_database_are_read(user_module, tmp_path, monkeypatch, capsys)
 def test_configs_of_the_pages_compose(user_module, tmp_path):
     for name in MODULES:
         (tmp_path / f"{name}.py").write_text(MODULES[name])
-    choices = []
+    choices = set()
     for text in blocks(TEXT, "yaml"):
         group, option = re.match(r"# conf/(\w+)/(\w+)\.yaml", text).groups()
         (tmp_path / "conf" / group).mkdir(parents=True, exist_ok=True)
         (tmp_path / "conf" / group / f"{option}.yaml").write_text(text)
-        choices.append(f"{group}={option}")
-    assert len(choices) == 4
-    for choice in choices:
-        overrides = ["dataset=shapes", f"hydra.searchpath=[file://{tmp_path / 'conf'}]", choice]
+        choices.add(f"{group}={option}")
+    shared = ["sampler=mine", "batching=by_folder"]
+    models = ["model=mine", "model=counting"]
+    assert choices == {*shared, *models}
+    for model in models:
+        overrides = ["dataset=shapes", f"hydra.searchpath=[file://{tmp_path / 'conf'}]", *shared, model]
         assert compose_config(ROOT / "conf", "train", overrides)
 
 
 def test_every_module_of_the_pages_is_tested():
-    tested = {"my_boxes", "my_folder", "my_samplers", "my_curriculum", "my_transforms", "my_batching"}
+    tested = {"my_boxes", "my_folder", "my_samplers", "my_curriculum", "my_epoch", "my_transforms", "my_batching"}
     assert set(MODULES) == tested | {"my_models", "my_detector", "my_counting", "my_database", "my_training"}

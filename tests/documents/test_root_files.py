@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 import lit_loader
-from tests.support.documents import ROOT
+from tests.support.documents import ALL, ROOT
 from tests.test_layers import LAYERS
 from tests.test_project_files import PROJECT
 
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
-FORMS = [path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml"]
+FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 INPUTS = {"input", "textarea", "dropdown", "checkboxes"}
 
 
@@ -42,6 +42,10 @@ def test_citation_has_the_version_of_the_package():
     assert citation["version"] == lit_loader.__version__
     assert citation["license"] == PROJECT["license"]
     assert all("name" in author for author in citation["authors"])
+
+
+def test_wheel_in_commands_has_the_version_of_the_package():
+    assert set(re.findall(r"lit_loader-([\w.]+)-py3-none-any\.whl", ALL)) == {lit_loader.__version__}
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)

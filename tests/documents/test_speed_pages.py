@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import fields
 from typing import get_args
@@ -70,3 +71,22 @@ def test_documented_overrides_compose():
     assert len(OVERRIDES) > 6
     # The last value of a key counts where pages name several.
     validate(compose_config(ROOT / "conf", "train", ["experiment=shapes", *OVERRIDES]))
+
+
+def constant(figure, name):
+    """Return the value of a constant in the script of a picture."""
+    tree = ast.parse((ROOT / f"docs/figures/{figure}.py").read_text())
+    return next(ast.literal_eval(node.value) for node in tree.body if ast.unparse(node).startswith(f"{name} = "))
+
+
+def test_pictures_show_the_figures_of_the_tables():
+    for rate, ratio, *_ in constant("photograph_rates", "RATES").values():
+        assert f"| {rate:,} | {ratio}" in PAGES["case-studies/photographs"]
+    for name in ("BY_IMAGE", "BY_OBJECT"):
+        for (disc, square, star), imbalance in constant("class_mix_shares", name).values():
+            assert f"| {disc}% | {square}% | {star}% | {imbalance} |" in PAGES["case-studies/class-balance"]
+    overhead = PAGES["case-studies/overhead"].replace("\u00a0", " ")
+    for first_s, other_s in constant("epoch_gap", "WAITS").values():
+        assert re.search(rf"\| {first_s * 1e3:.3g} ms \(.*\| {other_s * 1e3:.1f} ms \|", overhead)
+    for microseconds in constant("fewer_workers", "MEASURED").values():
+        assert re.search(rf"\| {microseconds:.3g} µs \|", overhead)

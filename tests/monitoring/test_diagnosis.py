@@ -62,6 +62,14 @@ def test_cause_has_the_settings_that_remove_it(report, cause, settings):
     assert (first.cause, dict(first.settings)) == (cause, settings)
 
 
+def test_longer_queue_is_not_advised_if_batches_are_ready():
+    report = made_report(wait=0.06, stages={"sample": 20.0}, idle=170.0)
+    ready = replace(report, stats=replace(report.stats, ready_batches=3900))
+    (verdict,) = diagnose(ready)
+    assert (verdict.cause, verdict.settings) == ("hand-over", {"worker_method": "thread"})
+    assert "batches were ready (queue 98% full), so receiving one took 6.00 ms" in verdict.problem
+
+
 def test_loader_of_another_library_has_unknown_stages():
     report = made_report(workers=0)
     foreign = replace(report, stats=replace(report.stats, num_batches=0))

@@ -202,6 +202,16 @@ def test_the_first_resize_or_crop_asks_once_for_what_it_shows():
         assert isinstance(image, tv_tensors.Image)
 
 
+@pytest.mark.parametrize("label", [3, torch.tensor(3), None])
+def test_target_without_a_dict_needs_no_full_decode(label):
+    transform = DecodeAwareCompose([RandomHorizontalFlip(p=1), v2.Resize([60, 50])])
+    source = Source()
+    image, result = transform.read(source, label)
+    assert source.requests == [(zoom(50, of=50 * HEIGHT / 60), (0, 0, WIDTH, HEIGHT))]
+    assert result is label
+    assert image.shape == (3, 60, 50)
+
+
 def test_to_batch_float_has_the_bits_of_to_dtype_for_every_value_and_any_layout():
     values = torch.arange(256, dtype=torch.uint8).reshape(1, 16, 16).expand(3, 16, 16)
     for plain in (values, values.contiguous(), values.transpose(1, 2)):

@@ -35,10 +35,14 @@ def make_target(**fields):
 def test_flat_targets_move_as_torchvision_moves_them():
     target = make_target()
     image = tv_tensors.Image(torch.zeros((3, *SIZE), dtype=torch.uint8))
-    assert flat_targets([target, {}], size=SIZE)
-    _, expected, nothing = v2.Resize(17, max_size=20)(image, target, {})
-    moved = moved_targets([target, {}], partial(functional.resize, size=[15, 20]))
-    assert moved[1] == nothing == {}
+    targets = [target, {}, 3, target["boxes"], target["labels"]]
+    assert flat_targets(targets, size=SIZE)
+    _, expected, *others = v2.Resize(17, max_size=20)(image, *targets)
+    moved = moved_targets(targets, partial(functional.resize, size=[15, 20]))
+    assert moved[1:3] == others[:2] == [{}, 3]
+    assert torch.equal(moved[3], others[2])
+    assert moved[3].canvas_size == (15, 20)
+    assert moved[4] is target["labels"]
     assert moved[0].keys() == expected.keys()
     for name in ("boxes", "keypoints", "masks"):
         assert type(moved[0][name]) is type(expected[name])
@@ -57,9 +61,9 @@ def test_flat_targets_move_as_torchvision_moves_them():
         make_target(masks=tv_tensors.Mask(torch.zeros(2, 30, 41))),
         make_target(keypoints=tv_tensors.KeyPoints(torch.zeros(2, 2), canvas_size=(40, 30))),
         [torch.zeros(2)],
-        None,
+        tv_tensors.Mask(torch.zeros(30, 41)),
     ],
-    ids=["a list", "a dict", "a second image", "another mask", "another canvas", "no dict", "nothing"],
+    ids=["a list", "a dict", "a second image", "another mask", "another canvas", "no dict", "only another mask"],
 )
 def test_anything_else_is_not_flat(other):
     assert not flat_targets([{}, other], size=SIZE)

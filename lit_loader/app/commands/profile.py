@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 import warnings
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
@@ -357,14 +356,10 @@ class _TimedRun(DataMonitor):
     """
 
     def __init__(self, seconds: float, num_bursts: int) -> None:
-        super().__init__(warn_above=None, num_bursts=num_bursts)
+        super().__init__(warn_above=None, num_bursts=num_bursts, num_records=_MAX_RECORDS)
         self.warm_totals: LoopTotals | None = None
         self._seconds = seconds
         self._window: Window | None = None
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        super().setup(trainer, pl_module, stage)
-        self.loop.records = deque(maxlen=_MAX_RECORDS)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)

@@ -127,7 +127,7 @@ def test_commands_of_the_help_and_the_docs_compose(command, folder, monkeypatch)
     lines = [shlex.split(line) for line in help_text.splitlines() if line.startswith("  lit-loader profile")]
     parsed: list[Namespace] = []
     monkeypatch.setattr("lit_loader.app.commands.profile.profile", parsed.append)
-    for words in [*(line[2:] for line in lines), *commands(PAGES["workers"], "lit-loader profile")]:
+    for words in [*(line[2:] for line in lines), *commands(PAGES["command-line/profile"], "lit-loader profile")]:
         assert main(["profile", *words]) == 0
         arguments = parsed[-1]
         if arguments.config_name == "train":  # `app` is a placeholder for another config

@@ -218,7 +218,7 @@ def test_commands_of_the_help_and_the_docs_compose(command, folder, monkeypatch)
     parsed: list[Namespace] = []
     monkeypatch.setattr("lit_loader.app.commands.tune.tune", parsed.append)
     root = Path(__file__).parents[3]
-    for words in [*(line[2:] for line in lines), *commands(PAGES["workers"], "lit-loader tune")]:
+    for words in [*(line[2:] for line in lines), *commands(PAGES["command-line/tune"], "lit-loader tune")]:
         assert main(["tune", *words]) == 0
         arguments = parsed[-1]
         if arguments.config_name == "train":  # `app` stands for the user's own config
