@@ -116,13 +116,10 @@ llms_txt_description = (
     "app that trains detectors, landmark models and classifiers. Python package: lit_loader; command: lit-loader."
 )
 llms_txt_suffix_mode = "replace"
-llms_txt_build_parallel = (
-    False  # the second build reuses the tutorials that the first one ran
-)
-llms_txt_suppress_unknown_node_warnings = [
-    "imgsgnode",
-    "meta",
-]  # pictures of tutorials and descriptions have no text
+# The second build reuses the tutorials that the first one ran.
+llms_txt_build_parallel = False
+# Pictures of tutorials and descriptions have no text.
+llms_txt_suppress_unknown_node_warnings = ["imgsgnode", "meta"]
 llms_txt_full_build = True
 
 copybutton_exclude = ".linenos, .gp, .go"

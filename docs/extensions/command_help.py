@@ -42,11 +42,8 @@ class CommandHelp(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return the nodes of the help."""
         name = self.arguments[0]
-        lines = (
-            _app_lines(name)
-            if name in ("train", "eval", "predict")
-            else _data_lines(name)
-        )
+        is_app = name in ("train", "eval", "predict")
+        lines = _app_lines(name) if is_app else _data_lines(name)
         container = nodes.container()
         text = ["```{eval-rst}", *lines, "```"]
         self.state.nested_parse(
@@ -57,11 +54,10 @@ class CommandHelp(SphinxDirective):
 
 def parser_of(name: str) -> argparse.ArgumentParser:
     """Return the parser of a data command."""
-    actions = _parser()._actions
-    [commands] = [
-        action for action in actions if isinstance(action, argparse._SubParsersAction)
-    ]
-    return commands.choices[name]
+    for action in _parser()._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return action.choices[name]
+    raise LookupError(name)
 
 
 def _data_lines(name: str) -> Iterator[str]:
@@ -101,11 +97,8 @@ def _option(action: argparse.Action) -> Iterator[str]:
     """Return the entry of an argument, which the role ``option`` can link to."""
     value = _value(action)
     words = [f"{option} {value}".strip() for option in action.option_strings] or [value]
-    text = (
-        (action.help or "")
-        .replace("%(default)s", str(action.default))
-        .replace("%%", "%")
-    )
+    text = (action.help or "").replace("%(default)s", str(action.default))
+    text = text.replace("%%", "%")
     yield from [
         f".. option:: {', '.join(words)}",
         "",
@@ -118,12 +111,9 @@ def _value(action: argparse.Action) -> str:
     """Return the value of an argument as the usage shows it."""
     if action.nargs == 0:
         return ""
-    value = (
-        action.metavar
-        if isinstance(action.metavar, str)
-        else "|".join(map(str, action.choices or ()))
-    )
-    value = value or action.dest.upper()
+    value = action.metavar
+    if not isinstance(value, str):
+        value = "|".join(map(str, action.choices or ())) or action.dest.upper()
     return f"{value} ..." if action.nargs in ("*", "+") else value
 
 

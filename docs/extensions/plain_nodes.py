@@ -9,8 +9,6 @@ from docutils import nodes
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-_MAX_LENGTH = 300
-
 
 def add_description(app: Sphinx, doctree: nodes.document) -> None:
     """Describe a page by its first paragraph, unless it has a description of its own."""
@@ -20,8 +18,6 @@ def add_description(app: Sphinx, doctree: nodes.document) -> None:
     paragraphs = [node for node in section or [] if isinstance(node, nodes.paragraph)]
     if paragraphs:
         text = " ".join(paragraphs[0].astext().split())
-        if len(text) > _MAX_LENGTH:
-            text = text[: text.rfind(" ", 0, _MAX_LENGTH)] + " ..."
         doctree.insert(0, nodes.meta(name="description", content=text))
 
 

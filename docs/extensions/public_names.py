@@ -68,9 +68,8 @@ def _first_sentence(module: str, name: str) -> str:
     value = getattr(import_module(module), name)
     if inspect.isclass(value) or inspect.isroutine(value):
         return (inspect.getdoc(value) or "").partition("\n")[0]
-    return re.split(r"(?<=[.:;]) ", " ".join(_text(module, name)), maxsplit=1)[
-        0
-    ].rstrip(":;")
+    sentences = re.split(r"(?<=[.:;]) ", " ".join(_text(module, name)), maxsplit=1)
+    return sentences[0].rstrip(":;")
 
 
 def _entry(module: str, name: str) -> list[str]:
@@ -95,10 +94,8 @@ def _text(module: str, name: str) -> list[str]:
     for other in list(sys.modules.values()):
         other_name = getattr(other, "__name__", "")
         if other_name.startswith("lit_loader") and vars(other).get(name) is value:
-            lines = (
-                ModuleAnalyzer.for_module(other_name).find_attr_docs().get(("", name))
-            )
-            if lines:
+            attribute_docs = ModuleAnalyzer.for_module(other_name).find_attr_docs()
+            if lines := attribute_docs.get(("", name)):
                 return lines
     return []
 
@@ -141,9 +138,8 @@ def _full_names(env: BuildEnvironment) -> dict[str, list[str]]:
             parts = full_name.split(".")
             if not entry.aliased:
                 is_member = entry.objtype in ("attribute", "method", "property")
-                index[".".join(parts[-2:]) if is_member else parts[-1]].append(
-                    full_name
-                )
+                key = ".".join(parts[-2:]) if is_member else parts[-1]
+                index[key].append(full_name)
         env._full_names = index
     return index
 
@@ -182,9 +178,8 @@ def labels_to_fields(
         elif not line:
             in_field = False
         elif in_field and not line.startswith(" "):
-            lines[number] = (
-                f"    {line}"  # the rest of the paragraph belongs to the field
-            )
+            # The rest of the paragraph belongs to the field.
+            lines[number] = f"    {line}"
 
 
 def hide_colons(
@@ -206,9 +201,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directive and the changes to docstrings."""
     app.setup_extension("sphinx.ext.autodoc")
     app.add_directive("names", Names)
-    app.connect(
-        "autodoc-process-docstring", labels_to_fields, priority=400
-    )  # before napoleon
+    # Napoleon reads docstrings at priority 500.
+    app.connect("autodoc-process-docstring", labels_to_fields, priority=400)
     app.connect("autodoc-process-docstring", hide_colons, priority=400)
     app.connect("autodoc-process-docstring", show_colons, priority=600)
     app.connect("autodoc-process-bases", drop_private_bases)
