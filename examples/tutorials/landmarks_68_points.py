@@ -114,8 +114,8 @@ print("the error is divided by the distance of points", table.normalization_pair
 # image. The first points of the pairs are blue, the second ones are orange:
 #
 # - The lines follow the face, so the points are in the right order.
-# - Blue is on the left in both halves, so the mirror pairs are right. With a wrong pair, its
-#   colours would change sides, and with no pair, its points would be white.
+# - Each colour is on the same side in both halves, so the mirror pairs are right. Points of a
+#   wrong pair would change sides, and points without a pair are white.
 #
 # For your own data, ``lit-loader show DATA --mirrored`` draws such pictures.
 

@@ -3,8 +3,8 @@
 
 Some annotations are in a text format that no library reads. In this tutorial, you write
 a reader for such a format in 25 lines, see how it reports a mistake with its file and
-line, check the data, and train a detector on it. The rest of lit_loader then works as it
-does for COCO: caching, checks, samplers and exact resume.
+line, check the data, and load batches of it. The rest of lit_loader then works as it does
+for COCO: caching, samplers, exact resume and training.
 """
 
 # %%
@@ -14,15 +14,12 @@ does for COCO: caching, checks, samplers and exact resume.
 # and its size. Each line after it is one part: its class, the **centre** of its box, and
 # the width and height of the box. We draw such a set, so there is nothing to download.
 
-import logging
 import tempfile
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-import torch
-from lightning.pytorch import Trainer
+import matplotlib.pyplot as plt
 from lit_loader import (
     DetectionDataModule,
     FormatSource,
@@ -32,13 +29,7 @@ from lit_loader import (
 )
 from lit_loader.datasets import draw_shapes
 from lit_loader.errors import AnnotationError
-from lit_loader.inspection import check_tables
-from lit_loader.recipes import (
-    DetectionTask,
-    WarmupCosineLR,
-    draw_predictions,
-    fcos_small,
-)
+from lit_loader.inspection import check_tables, draw_image
 
 folder = tempfile.TemporaryDirectory()
 shares = (0.5, 0.3, 0.2)
@@ -69,7 +60,7 @@ print("\n".join(lines[:4]))
 #
 # - **Convert here.** The table of annotations has boxes as xmin, ymin, xmax, ymax in
 #   pixels. No code after the reader needs to know about centres.
-# - **Pass the line.** All later messages then name the file and the line, also those of
+# - **Pass the line.** All later messages then name the file and the line, even messages of
 #   checks that run long after ``read``.
 # - **Report, do not guess.** ``rows.malformed`` raises an error or drops the line. Which
 #   of them is a setting of the user.
@@ -138,41 +129,32 @@ first = next(iter(check_tables({"val": read("val.log", corner=True)}, progress=F
 print(f"{first.place.file}:{first.place.line}: {first.message}")
 
 # %%
-# Train
-# -----
+# Load batches
+# ------------
 # A registered format has a name, so a source reads it like any other, and the data module
-# needs no change. We train a small detector from scratch for 96 steps, which is enough to
-# see that boxes, classes and images fit together. ``barebones`` switches off checkpoints,
-# loggers and the progress bar of Lightning.
-
-logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-warnings.filterwarnings("ignore", module="lightning")
-torch.set_num_threads(1)
-torch.manual_seed(0)
+# needs no change. Pass the data module to ``trainer.fit``, as for any other data set.
 
 source = FormatSource("camera", root, train="train.log", val="val.log", progress=False)
-datamodule = DetectionDataModule(source, batch_size=16, num_workers=0, seed=0)
-task = DetectionTask(
-    partial(fcos_small, strides=(8,), min_size=96, max_size=96),
-    class_names=datamodule.tables("train")[0].class_names,
-    optimizer=partial(torch.optim.AdamW, lr=0.01),
-    scheduler=partial(WarmupCosineLR, warmup_steps=10),
-)
-trainer = Trainer(
-    accelerator="cpu", max_epochs=16, check_val_every_n_epoch=16, barebones=True
-)
-trainer.fit(task, datamodule=datamodule)
-print(f"mAP at IoU 0.5 after {trainer.global_step} steps: {task.val_scores.map_50:.2f}")
+datamodule = DetectionDataModule(source, batch_size=16, seed=0)
+images, targets = datamodule.first_batch("train")
+print(len(images), "images, the first one with the classes", datamodule.class_names)
+print(targets[0]["labels"], targets[0]["boxes"], sep="\n")
 
 # %%
 # Look at the result
 # ------------------
-# `draw_predictions` shows the annotations of an image on the left, as the reader understood
-# them, and the detections on the right. Such a picture is also the quickest test of a new
-# reader: a shift, exchanged axes or a wrong class are visible at once.
+# `draw_image` draws the boxes of an image as the reader understood them. The upper row is
+# read with ``corner=True``, and the lower row correctly. Such a picture is the quickest test
+# of a new reader: a shift, exchanged axes or a wrong class are visible at once.
 
-batch = datamodule.first_batch("val")
-figure = draw_predictions(task, datamodule, batch, min_score=0.4, max_images=4)
+figure, axes = plt.subplots(2, 3, figsize=(8, 5.6), layout="constrained")
+for row, corner in enumerate((True, False)):
+    table = read("val.log", corner=corner)
+    for i in range(3):
+        axes[row, i].imshow(draw_image(table, i, longer_side=320).permute(1, 2, 0))
+        axes[row, i].set_axis_off()
+    axes[row, 1].set_title(f"corner={corner}")
+plt.show()
 
 # %%
 # Use it everywhere

@@ -1,7 +1,7 @@
 """Several sources in one run
 ==========================
 
-Training images often come from several places: two labelling teams, a public data set,
+Training images often have several origins: two labelling teams, a public data set and
 your own photographs. Their formats and class names differ, and a class that one team
 labels may be missing from another's files. This tutorial trains a detector on two such
 sets at once: you rename classes, declare the class that one set does not label, and fix
@@ -95,9 +95,8 @@ print(datamodule.class_names)
 # %%
 # Count the mix
 # -------------
-# To check the ratio, count the images of ``web`` in each batch. They can be told apart:
-# their targets have a field ``unlabelled`` with the labels of the classes that nobody
-# annotated there.
+# To check the ratio, count the images of ``web`` in each batch. Only their targets have a
+# field ``unlabelled``, the labels of the classes that were not annotated.
 #
 # For comparison, count two other mixes. Without ``ratio``, an epoch is one epoch of each
 # source in random order. With ``ratio_per="epoch"``, the shares are exact over an epoch,
@@ -123,8 +122,8 @@ for name, source in mixes.items():
 # Only the first mix has one image of ``web`` in every batch. The others vary by chance,
 # and some of their batches have no image of ``web`` at all.
 #
-# What the model learns about stars
-# ---------------------------------
+# Check the gradient of stars
+# ---------------------------
 # A detector such as FCOS predicts a score for every class at every place of the image.
 # The annotations of ``web`` do not say where stars are, so its images must not change the
 # scores of stars. To see that they do not, compute the loss of one image of each source,

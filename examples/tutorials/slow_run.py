@@ -6,7 +6,8 @@ two ways, lets `DataMonitor` name the stage at fault, and applies the remedy tha
 prints. Then it does the same again, because the first fault hid the second one. At the
 end, a timeline shows the run before and after.
 
-The times on this page are those of the machine that built it, so yours will differ.
+The times on this page depend on the machine that built it and on its load. A verdict
+``busy host`` means that other programs kept its cores busy.
 """
 
 # %%
@@ -112,8 +113,8 @@ first_run = train(12, train_transforms={"size": 128, "extra_before": jitter})
 
 # %%
 # Read the output from the top. The first sentence divides the time of the training loop,
-# the next one that of the workers. The lines with a dash are verdicts: the cause, the
-# figures that show it, and the remedy.
+# and the second one the time of the workers. Each line with a dash is a verdict: a cause,
+# the figures that show it, and a remedy.
 #
 # Here the cause is ``transform``. The remedy is a cheaper transform, and there is one: the
 # crop can be jittered as well as the photograph, and has 180 times fewer pixels. Transforms
@@ -126,8 +127,8 @@ late_jitter = {"size": 128, "extra_after": jitter}
 second_run = train(24, train_transforms=late_jitter)
 
 # %%
-# The step from 12 to 24 batches takes less time than before, but training still waits, now
-# for ``decode``. The slow transform had hidden it. The verdict names two remedies:
+# A step takes much less time than before, but training still waits, now for ``decode``. The
+# slow transform had hidden this. The verdict names two remedies:
 #
 # - ``decode="fast"`` decodes only the part of a JPEG that the crop shows, at 1/2, 1/4 or 1/8
 #   of its size if that is enough.

@@ -178,6 +178,7 @@ for ax in axes:
 axes[0].set_ylabel("loss")
 axes[0].legend()
 axes[1].set(xlabel="training step", ylabel="image number", xticks=range(1, 16))
+axes[1].set_yticks(range(0, 20, 5))
 plt.show()
 
 # %%
