@@ -105,7 +105,7 @@ def recall_with(sampler):
         scheduler=partial(WarmupCosineLR, warmup_steps=10),
     )
     trainer = Trainer(
-        accelerator="cpu", max_epochs=5, limit_val_batches=0, barebones=True
+        accelerator="cpu", max_epochs=4, limit_val_batches=0, barebones=True
     )
     trainer.fit(task, datamodule=training)
     trainer.test(task, datamodule=crops(test_source), verbose=False)

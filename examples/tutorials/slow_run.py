@@ -153,10 +153,10 @@ for name, monitor in runs.items():
 # %%
 # The timeline
 # ------------
-# `save_timeline` draws a lane for the training loop and one for each worker. In the first
-# run, above, the workers are busy with transforms, and the loop waits for them. In the
-# third run, below, one step follows the other, and the workers pause because they are
-# ahead. A white gap in the upper lane is the end of an epoch.
+# `save_timeline` draws a lane for the training loop and one for each worker, here for eight
+# steps: compare the seconds of the two plots. In the first run, the workers are busy with
+# transforms, and the loop waits for them. In the third run, one step follows the other, and
+# the workers pause because they are ahead.
 
 figure, axes = plt.subplots(2, 1, figsize=(9, 4.6), layout="constrained")
 for ax, monitor in zip(axes, (first_run, third_run), strict=True):

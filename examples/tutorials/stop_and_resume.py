@@ -113,7 +113,7 @@ print(f"{len(reference.losses)} steps, last loss {reference.losses[15]:.4f}")
 # already prepared batches that the model never saw. The checkpoint counts only the batches
 # that were trained on.
 #
-# Linux forks the workers. On other systems, put the runs into a function that is called
+# Workers are forked on Linux. On other systems, put the runs into a function that is called
 # under ``if __name__ == "__main__":``.
 
 crashed = Recorder(crash_at=8)
