@@ -185,3 +185,5 @@ figure = draw_predictions(
 #   ``LandmarkTask("resnet18", weights="DEFAULT", ...)``, see :doc:`/training/landmarks`.
 # - This test cuts crops around annotated boxes. Around the boxes of a detector, the error
 #   is larger.
+
+# sphinx_gallery_thumbnail_number = -1
