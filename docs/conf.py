@@ -57,20 +57,13 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True  # attributes are a list in the entry of the class
 napoleon_use_rtype = False
 
-TUTORIALS = [
-    "txt_lists_to_xml.py",
-    "long_tail.py",
-    "landmarks_68_points.py",
-    "stop_and_resume.py",
-    "several_sources.py",
-    "own_format.py",
-    "slow_run.py",
-]
+# Their order is in extensions/tutorials.py.
 sphinx_gallery_conf = {
     "examples_dirs": "../examples/tutorials",
     "gallery_dirs": "tutorials",
     "filename_pattern": r"\.py$",
     "within_subsection_order": "tutorials.order",
+    "image_scrapers": ("matplotlib", "tutorials.returned_figures"),
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_memory": False,

@@ -1,24 +1,25 @@
 """Stop and resume
 ===============
 
-Most training runs that stop in the middle of an epoch lose that epoch: the sampler starts again, so the model sees some
-images twice and others not at all. In this tutorial, a run crashes after 8 of 15 steps and continues from a checkpoint
-with different workers. Every batch and every loss is the same as in a run that never stopped.
+Most training runs that stop in the middle of an epoch lose that epoch: the sampler
+starts again, so the model sees some images twice and others not at all. In this
+tutorial, a run crashes after 8 of 15 steps and continues from a checkpoint with
+different workers. Every batch and every loss is the same as in a run that never stopped.
 """
 
 # %%
-# Data
-# ----
-# We draw 20 small images of shapes and train for three epochs of five batches. A resumed run has to continue two kinds
-# of random numbers: the order of the images, and the augmentation of each image. Here the order is a class-balanced
-# draw, and images are mirrored, rotated and recoloured at random.
+# The data
+# --------
+# We draw 20 small images of shapes and train for three epochs of five batches. A resumed
+# run must continue two kinds of random numbers: the order of the images, and the
+# augmentation of each image. To test both, a class-balanced sampler draws the order, and
+# images are mirrored, rotated and recoloured at random.
 
 import logging
 import tempfile
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 import matplotlib.pyplot as plt
@@ -33,87 +34,66 @@ from lit_loader import (
 )
 from lit_loader.recipes import DetectionTask, fcos_small
 
+# Lightning's hints would hide the output of the steps below.
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="lightning")
+torch.set_num_threads(1)
 
 folder = Path(tempfile.mkdtemp())
 source = ShapesSource(
-    num_images={"train": 20, "val": 4, "test": 4},
-    image_size=64,
-    cache_dir=str(folder),
-    progress=False,
+    num_images={"train": 20}, image_size=64, cache_dir=str(folder), progress=False
+)
+make_datamodule = partial(
+    DetectionDataModule,
+    source,
+    batch_size=4,
+    seed=1,
+    train_sampler=ClassBalancedSamplerConfig(),
+    train_transforms={"hflip": 0.5, "rotation": 15.0, "photometric": 0.5},
 )
 
-
-def make_datamodule(**settings: Any) -> DetectionDataModule:
-    """Return the data of all runs."""
-    augmentation = {"hflip": 0.5, "rotation": 15.0, "photometric": 0.5}
-    sampler = ClassBalancedSamplerConfig()
-    return DetectionDataModule(
-        source,
-        batch_size=4,
-        seed=1,
-        train_sampler=sampler,
-        train_transforms=augmentation,
-        **settings,
-    )
-
-
 # %%
-# Record each step
-# ----------------
-# To compare runs, a callback notes three things about each step: the images in the batch, a checksum of their pixels
-# (it changes if an image is augmented differently), and the loss. It can also end the run with an error before a given
-# step, as a crash would.
+# Record every step
+# -----------------
+# To compare two runs, a callback records three things about each step: the images in the
+# batch, a checksum of their pixels, which differs if an image is augmented differently,
+# and the loss. Before a given step, it raises an error, as a crash would.
 
 
 class Recorder(Callback):
-    """Record images, pixels and loss of each step, and raise an error before a given step."""
-
-    def __init__(self, crash_at: int | None = None) -> None:
+    def __init__(self, crash_at=None):
         self.crash_at = crash_at
-        self.images: dict[int, list[int]] = {}
-        self.pixels: dict[int, list[int]] = {}
-        self.losses: dict[int, float] = {}
+        self.images, self.pixels, self.losses = {}, {}, {}
 
-    def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
-        """Crash, if it is time."""
+    def on_train_batch_start(self, trainer, *args):
         if trainer.global_step == self.crash_at:
             raise RuntimeError("a crash in mid-epoch")
 
-    def on_train_batch_end(
-        self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Record the step."""
-        images, targets = batch
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         step = trainer.global_step
+        images, targets = batch
         self.images[step] = [int(target["image_id"]) for target in targets]
         self.pixels[step] = [crc32(image.numpy().tobytes()) for image in images]
         self.losses[step] = outputs["loss"].item()
 
 
-def train(
-    *callbacks: Callback, ckpt_path: Path | None = None, **settings: Any
-) -> dict[str, torch.Tensor]:
-    """Train from the beginning or from a checkpoint, and return the final weights."""
+def train(recorder, ckpt_path=None, **workers):
     torch.manual_seed(0)  # initial weights; the batches do not depend on it
-    detector = partial(fcos_small, channels=8, head_channels=32, min_size=64)
-    datamodule = make_datamodule(**settings)
+    datamodule = make_datamodule(**workers)
     datamodule.prepare_data()
-    task = DetectionTask(detector, class_names=datamodule.class_names)
+    detector = partial(fcos_small, channels=8, head_channels=32, min_size=64)
+    checkpoints = ModelCheckpoint(
+        folder, filename="{step}", every_n_train_steps=7, save_top_k=-1
+    )
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=3,
-        callbacks=list(callbacks),
-        default_root_dir=folder,
-        limit_val_batches=0,
+        callbacks=[recorder, checkpoints],
         logger=False,
-        enable_checkpointing=any(
-            isinstance(callback, ModelCheckpoint) for callback in callbacks
-        ),
         enable_progress_bar=False,
         enable_model_summary=False,
     )
+    task = DetectionTask(detector, class_names=datamodule.class_names)
     trainer.fit(task, datamodule=datamodule, ckpt_path=ckpt_path)
     return task.state_dict()
 
@@ -121,118 +101,91 @@ def train(
 # %%
 # Three runs
 # ----------
-# The first run is the reference: no workers, no interruption.
+# The first run is the reference: no workers and no interruption.
 
 reference = Recorder()
 reference_weights = train(reference, num_workers=0)
 print(f"{len(reference.losses)} steps, last loss {reference.losses[15]:.4f}")
 
 # %%
-# The second run uses two worker processes and crashes before its ninth step. All that remains of it is the checkpoint
-# of step 7. That step is in the middle of the second epoch, and the workers have already prepared batches that the
-# model never saw. The checkpoint counts only the batches that were trained on. (Linux forks workers. On other systems,
-# put the runs into a function that is called under ``if __name__ == "__main__":``.)
+# The second run uses two worker processes and crashes before its ninth step. What remains
+# is the checkpoint of step 7, in the middle of the second epoch. By then, the workers have
+# already prepared batches that the model never saw. The checkpoint counts only the batches
+# that were trained on.
+#
+# Workers are forked on Linux. On other systems, put the runs into a function that is called
+# under ``if __name__ == "__main__":``.
 
 crashed = Recorder(crash_at=8)
-checkpoints = ModelCheckpoint(
-    folder / "checkpoints", filename="{step}", every_n_train_steps=7, save_top_k=-1
-)
 try:
-    train(crashed, checkpoints, num_workers=2)
+    train(crashed, num_workers=2)
 except RuntimeError as error:
     print(f"stopped after {len(crashed.losses)} steps: {error}")
 
 # %%
-# The third run continues from that checkpoint. ``ckpt_path`` is all it needs, because Lightning saves and loads the
-# state of the data module. We also change the workers, as on another machine: one worker thread instead of two
-# processes.
+# The third run continues from that checkpoint. ``ckpt_path`` is all it needs, because
+# Lightning saves and loads the state of the data module. To show that the workers do not
+# matter, this run has one worker thread instead of two processes.
 
 resumed = Recorder()
 thread = WorkerSettings(worker_method="thread")
-checkpoint = folder / "checkpoints" / "step=7.ckpt"
-resumed_weights = train(resumed, ckpt_path=checkpoint, num_workers=1, workers=thread)
+checkpoint = folder / "step=7.ckpt"
+resumed_weights = train(resumed, checkpoint, num_workers=1, workers=thread)
 print(f"resumed at step {min(resumed.losses)}, on images {resumed.images[8]}")
 
 # %%
 # Compare them
 # ------------
-# Steps 1 to 7 of the crashed run, followed by the steps of the resumed one, must equal the reference. We compare with
-# ``==``, not within a tolerance.
+# Steps 1 to 7 of the crashed run, followed by the steps of the resumed run, must equal the
+# reference. We compare with ``==``, without a tolerance.
 
 for name in ("images", "pixels", "losses"):
-    first_steps = {
-        step: value for step, value in getattr(crashed, name).items() if step <= 7
-    }
-    print(
-        f"{name} are equal:",
-        first_steps | getattr(resumed, name) == getattr(reference, name),
-    )
-print(
-    "weights are equal:",
-    all(
-        torch.equal(resumed_weights[key], value)
-        for key, value in reference_weights.items()
-    ),
-)
+    stopped = {step: getattr(crashed, name)[step] for step in range(1, 8)}
+    both_runs = stopped | getattr(resumed, name)
+    print(f"{name} are equal: {both_runs == getattr(reference, name)}")
+same = [
+    torch.equal(resumed_weights[key], reference_weights[key]) for key in resumed_weights
+]
+print(f"weights are equal: {all(same)}")
 
 # %%
 # Why this works
 # --------------
-# A sampler of lit_loader computes the order of an epoch from the seed and the number of the epoch, and can read any
-# part of it directly. So a checkpoint needs no list of indices and no generator states: it says "epoch 1, position 8",
-# and the resumed run starts to read there. The augmentation of each sample is seeded from (seed, epoch, position), so
-# it does not matter which worker makes the sample, or what that worker made before.
+# A sampler of lit_loader computes the order of an epoch from the seed and the number of
+# the epoch, and can start at any position of it. So a checkpoint needs no list of indices
+# and no state of a generator: it says "epoch 1, position 8", and the resumed run starts
+# there. The augmentation of a sample is seeded from the seed, the epoch and the position,
+# so it does not matter which worker makes the sample, or what it made before.
 #
-# The upper plot shows both loss curves; the resumed run lies exactly on the reference. The lower plot shows the images
-# of each step. Step 8 was trained twice, once before the crash and once after it, on the same images.
+# The result
+# ----------
+# The upper plot shows the losses: the resumed run is exactly on the reference. The lower
+# plot shows the images of each step. Step 8 was trained twice, once before the crash and
+# once after it, on the same images. Dotted lines are the ends of epochs.
 
-fig, (top, bottom) = plt.subplots(
-    2, 1, figsize=(8, 6), sharex=True, layout="constrained"
-)
-top.plot(
-    *zip(*reference.losses.items(), strict=True),
-    color="0.75",
-    linewidth=6,
-    label="never stopped",
-)
-top.plot(
-    *zip(*crashed.losses.items(), strict=True),
-    "o-",
-    color="tab:blue",
-    label="crashed after step 8",
-)
-top.plot(
-    *zip(*resumed.losses.items(), strict=True),
-    "x--",
-    color="tab:orange",
-    label="resumed after step 7",
-)
-top.set_ylabel("loss")
-top.legend()
-for run, marker, color in (
-    (reference, "s", "0.75"),
-    (crashed, "o", "tab:blue"),
-    (resumed, "x", "tab:orange"),
+figure, axes = plt.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
+for run, label, marker, color, size in (
+    (reference, "never stopped", "s", "0.75", 10),
+    (crashed, "crashed after step 8", "o", "tab:blue", 6),
+    (resumed, "resumed after step 7", "x", "tab:orange", 6),
 ):
-    points = [(step, image) for step, images in run.images.items() for image in images]
-    bottom.scatter(
-        *zip(*points, strict=True),
-        marker=marker,
-        color=color,
-        s=90 if marker == "s" else 30,
-    )
-for axes in (top, bottom):
-    for end_of_epoch in (5.5, 10.5):
-        axes.axvline(end_of_epoch, color="0.6", linestyle=":")
-bottom.set(
-    xlabel="training step (dotted: end of an epoch)",
-    ylabel="image number",
-    xticks=range(1, 16),
-    yticks=range(0, 20, 4),
-)
+    style = {"marker": marker, "color": color, "markersize": size}
+    axes[0].plot(list(run.losses), list(run.losses.values()), label=label, **style)
+    axes[1].plot(list(run.images), list(run.images.values()), linestyle="", **style)
+for ax in axes:
+    ax.axvline(5.5, color="0.6", linestyle=":")
+    ax.axvline(10.5, color="0.6", linestyle=":")
+axes[0].set_ylabel("loss")
+axes[0].legend()
+axes[1].set(xlabel="training step", ylabel="image number", xticks=range(1, 16))
+axes[1].set_yticks(range(0, 20, 5))
 plt.show()
 
 # %%
-# **Not covered:** random draws of the model itself. Lightning does not save the generator that dropout draws from,
-# so the losses of a model with dropout differ after a resume, although its batches are the same. On a GPU, some of
-# torch's operations add numbers in a different order each time; the batches are not affected.
+# Not covered
+# -----------
+# Random draws of the model itself: Lightning does not save the generator that dropout
+# draws from, so the losses of a model with dropout differ after a resume, although its
+# batches are the same. On a GPU, some operations of torch add numbers in a different order
+# each time, which changes losses but no batches. :doc:`/exactness/resuming` has the
+# details, and what happens if the data or the number of GPUs changes.
