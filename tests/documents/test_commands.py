@@ -45,9 +45,9 @@ def composed(overrides):
     return compose_config(ROOT / "conf", "train", overrides)  # validates the config
 
 
-@pytest.mark.filterwarnings("ignore:.* occur in fewer images than there are parts")  # the sets have a few images
 @pytest.mark.parametrize("words", DATA, ids=" ".join)
 @pytest.mark.filterwarnings("ignore:.* in fewer images than there are parts")  # the sets are small
+@pytest.mark.filterwarnings("ignore:.* images have names that differ only in a trailing number")  # drawn images
 def test_data_commands_run(words, tmp_path, monkeypatch, capsys):
     make_documented_sets(" ".join(words), tmp_path)
     monkeypatch.chdir(tmp_path)
