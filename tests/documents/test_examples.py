@@ -37,7 +37,7 @@ def scripts():
 
 
 def documented_output(code, page):
-    """Return a pattern of the output that follows a block of code on its page, or None; a line ... matches any lines."""
+    """Return a pattern of the output that follows a block of code on its page, or None; ... matches any lines."""
     output = re.match(r"```\n+```text\n(.*?)^```$", page.partition(code)[2], re.DOTALL | re.MULTILINE)
     if output is None or re.search(r"\d m?s\b", output[1]):  # measured times differ
         return None
