@@ -34,6 +34,7 @@ def make_documented_sets(text: str, folder: Path) -> None:
         if path in text and not (folder / path).exists():
             (folder / path).mkdir(parents=True)
             MAKERS[layout](folder / path, split_in_two(folder / path / "source"))
+    # An example that draws the set itself creates the folder.
     if "shapes-xml" in text and "draw_shapes" not in text and not (folder / "shapes-xml").exists():
         shares = (0.5, 0.3, 0.2)
         drawn = draw_shapes(folder, num_images={"train": 6, "val": 4, "test": 4}, class_shares=shares, progress=False)
