@@ -109,9 +109,9 @@ print("the error is divided by the distance of points", table.normalization_pair
 # %%
 # Check order and mirror pairs
 # ----------------------------
-# A flip of the image moves the left eye to the right. There it must be called right eye.
-# Otherwise half of all training images teach wrong names. So look at a face and its mirror
-# image. The first points of the pairs are blue, the second ones are orange:
+# Flipping an image moves the left eye to the right side, where its name must become
+# right eye. Otherwise, half of all training images teach wrong names. So look at a face
+# and its mirror image. The first point of each pair is blue, and the second is orange:
 #
 # - The lines follow the face, so the points are in the right order.
 # - Each colour is on the same side in both halves, so the mirror pairs are right. Points of a

@@ -53,8 +53,8 @@ print("\n".join(datamodule.summary().splitlines()[:8]))
 # %%
 # The counted class mix
 # ---------------------
-# A sampler is an iterable of image numbers. So take three samplers, let each draw an epoch,
-# and count the objects in the images that it draws:
+# A sampler is an iterable of image indices. So let each of three samplers draw an
+# epoch, and count the objects in the images that it draws:
 #
 # - ``RandomSamplerConfig`` visits every image once.
 # - ``RepeatFactorSamplerConfig`` repeats images with rare classes, by the square root of
@@ -78,9 +78,9 @@ for name, config in samplers.items():
     print(f"{name:15} {percent} % in {len(image_numbers)} images")
 
 # %%
-# With the class-balanced sampler, a star comes several times as often. It does not reach a
-# third, and no sampler of whole images could do that: an image with a star also brings its
-# discs. Crops of single objects have no such limit.
+# With the class-balanced sampler, stars appear several times as often. Their share
+# stays below a third, and no sampler of whole images could reach it: an image with a
+# star also brings its discs. Crops of single objects have no such limit.
 #
 # Train on crops of objects
 # -------------------------

@@ -53,17 +53,17 @@ print("\n".join(lines[:4]))
 # %%
 # The reader
 # ----------
-# A reader is a frozen dataclass, and its fields are the options of the format. Its method
-# ``read`` gets one file, and adds images and objects row by row. It opens no image and
-# counts no class, because the base class does that for all formats. Three rules make a
-# good reader:
+# A reader is a frozen dataclass whose fields are the options of the format. Its method
+# ``read`` takes one file, and adds images and objects row by row. It does not open
+# images or count classes, because the base class does that for all formats. Three rules
+# make a good reader:
 #
 # - **Convert here.** The table of annotations has boxes as xmin, ymin, xmax, ymax in
 #   pixels. No code after the reader needs to know about centres.
 # - **Pass the line.** All later messages then name the file and the line, even messages of
 #   checks that run long after ``read``.
-# - **Report, do not guess.** ``rows.malformed`` raises an error or drops the line. Which
-#   of them is a setting of the user.
+# - **Report, do not guess.** ``rows.malformed`` raises an error or drops the line,
+#   depending on the user's setting.
 
 
 @register_format

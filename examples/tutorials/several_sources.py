@@ -50,8 +50,8 @@ for stage in ("train", "val"):
 (table.root / "JPEGImages").rename(folder / "web" / "JPEGImages")
 
 # %%
-# `open_source` finds the format of a folder and its splits. A source has one table of
-# annotations for each training set, which knows its classes and their counts.
+# `open_source` detects the format of a folder and its splits. A source has one table of
+# annotations for each training set, with its classes and their counts.
 
 web = open_source(folder / "web", progress=False)
 for name, source in {"lab": lab, "web": web}.items():

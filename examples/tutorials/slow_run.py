@@ -97,16 +97,16 @@ def train(num_steps, **settings):
 # First run: a transform in the wrong place
 # -----------------------------------------
 # The augmentation varies brightness and contrast. It is passed as ``extra_before``, so it
-# changes the whole photograph. Only afterwards, a random crop is cut out of it and shrunk
-# to 128x128 pixels.
+# changes the whole photograph. Only then is a random crop cut out and shrunk to
+# 128x128 pixels.
 
 jitter = [v2.ColorJitter(brightness=0.2, contrast=0.2)]
 first_run = train(12, train_transforms={"size": 128, "extra_before": jitter})
 
 # %%
-# Read the output from the top. The first sentence divides the time of the training loop,
-# and the second one the time of the workers. Each line with a dash is a verdict: a cause,
-# the figures that show it, and a remedy.
+# Read the output from the top. The first sentence breaks down the time of the
+# training loop, and the second one the time of the workers. Each line with a dash is a
+# verdict: a cause, the figures that show it, and a remedy.
 #
 # Here the cause is ``transform``. The remedy is a cheaper transform, and there is one: the
 # crop can be jittered as well as the photograph, and has 180 times fewer pixels. Transforms

@@ -108,8 +108,8 @@ reference_weights = train(reference, num_workers=0)
 print(f"{len(reference.losses)} steps, last loss {reference.losses[15]:.4f}")
 
 # %%
-# The second run uses two worker processes and crashes before its ninth step. What remains
-# is the checkpoint of step 7, in the middle of the second epoch. By then, the workers have
+# The second run uses two worker processes and crashes before its ninth step. It leaves
+# the checkpoint of step 7, in the middle of the second epoch. By then, the workers have
 # already prepared batches that the model never saw. The checkpoint counts only the batches
 # that were trained on.
 #

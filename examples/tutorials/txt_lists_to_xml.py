@@ -135,8 +135,8 @@ datamodule = MultiTaskDataModule(
 print("\n".join(datamodule.summary().splitlines()[:8]))
 
 # %%
-# A star is in few images, and an image brings all of its objects. So discs remain the most
-# frequent class, but stars are seen several times as often.
+# Few images contain a star, and each image brings all of its objects. So discs remain
+# the most frequent class, but stars are seen several times as often.
 
 # %%
 # Train all three tasks
