@@ -79,6 +79,54 @@ def draw_class_mix(axes: Axes, samplers: dict[str, OrderSampler]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def draw_batches(
+    axes: Axes, groups_by_name: dict[str, list[int]], *, batch_size: int = 8
+) -> None:
+    """Draw a row of coloured letters for each list of group numbers, divided into batches."""
+    for row, (name, groups) in enumerate(groups_by_name.items()):
+        for position, group in enumerate(groups):
+            color = COLORS[group]
+            axes.barh(-row, 0.9, left=position - 0.45, height=0.7, color=color)
+            axes.text(
+                position,
+                -row,
+                "ABCDE"[group],
+                ha="center",
+                va="center",
+                color="black" if color == ORANGE else "white",
+                fontsize=9,
+            )
+        axes.text(-1, -row, name, ha="right", va="center")
+    length = max(map(len, groups_by_name.values()))
+    for batch in range(length // batch_size):
+        start = batch * batch_size
+        axes.text(start + (batch_size - 1) / 2, 0.6, f"batch {batch}", ha="center")
+        if batch:
+            axes.axvline(start - 0.5, color="black", linewidth=1)
+    axes.set_xlim(-10, length)
+    axes.set_ylim(0.5 - len(groups_by_name), 0.9)
+    axes.axis("off")
+
+
+def draw_curves(
+    axes: Axes,
+    x: npt.NDArray[np.generic],
+    curves: dict[str, npt.NDArray[np.float64]],
+    *,
+    x_label: str,
+    y_label: str,
+) -> None:
+    """Draw curves over the same x in log-log axes, one for each setting of a sampler."""
+    for (name, y), color in zip(curves.items(), COLORS, strict=False):
+        axes.plot(x, y, color=color, linewidth=2, label=name)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.legend(frameon=False, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
 def draw_visits(axes: Axes, samplers: dict[str, OrderSampler]) -> None:
     """Draw the mean visits of an image in an epoch against the frequency of its rarest class."""
     counts = rarest_class_count()

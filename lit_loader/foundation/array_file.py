@@ -112,10 +112,14 @@ def _checksum(header: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
 def _view(path: Path, batch: Any, name: str) -> npt.NDArray[Any]:
     column = batch.column(name)
     values = column.flatten() if pa.types.is_large_list(column.type) and len(column) == 1 else None
-    # A column with nulls, of text or of booleans has no numpy view.
-    if values is None or not pa.types.is_primitive(values.type) or values.null_count or column.null_count:
+    # numpy cannot view a column with nulls or of text, nor one of booleans, which are single bits.
+    if values is None or not _is_numeric(values.type) or values.null_count or column.null_count:
         raise CacheError(f"{path} has a column {name!r} that is not one row of numbers", remedy="delete it")
     dtype = np.dtype(values.type.to_pandas_dtype())
     if not len(values):
         return np.empty(0, dtype)
     return np.frombuffer(values.buffers()[1], dtype, len(values), values.offset * dtype.itemsize)
+
+
+def _is_numeric(arrow_type: Any) -> bool:
+    return bool(pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type))

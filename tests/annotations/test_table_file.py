@@ -130,12 +130,13 @@ def _write_arrow(path, arrays, metadata):
         ({"a": pa.array([1, 2])}, {}),
         ({"a": pa.array([["x"]], type=pa.large_list(pa.string()))}, {}),
         ({"a": pa.array([[1, None]], type=pa.large_list(pa.int64()))}, {}),
+        ({"a": pa.array([[True] * 8], type=pa.large_list(pa.bool_()))}, {}),
         ({"a": pa.array([[1], [2]], type=pa.large_list(pa.int64()))}, {}),
         ({"a": pa.array([[1]], type=pa.large_list(pa.int64()))}, {b"header": b"{"}),
         ({"a": pa.array([[1]], type=pa.large_list(pa.int64()))}, {b"header": b"[" * 100_000}),
         ({"a": pa.array([[1]], type=pa.large_list(pa.int64()))}, {b"checksum": b"0"}),
     ],
-    ids=["no list", "strings", "nulls", "two rows", "no json", "deep json", "checksum"],
+    ids=["no list", "strings", "nulls", "bits", "two rows", "no json", "deep json", "checksum"],
 )
 def test_well_formed_arrow_of_another_shape_is_a_cache_error(tmp_path, arrays, change):
     path = tmp_path / "x.arrow"

@@ -27,7 +27,7 @@ BIG = ["dataset.progress=false", "model.weights=null", "model.model.min_size=64"
 
 
 def commands(page, heading=""):
-    """Return the words of each command of a page, or under one of its headings, without the program."""
+    """Split each command of a page, or under one of its headings, into words without the program."""
     text = PAGES[page]
     if heading:
         text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]

@@ -21,10 +21,17 @@ def unique(lists):
 
 
 APP = ("train", "eval", "predict")
+ON_CHECKPOINTS = (["lit-loader", "eval"], ["lit-loader", "predict"])
+RUNS = {  # that a command on a checkpoint may belong to, by a key that other runs lack
+    "dataset.root": ["experiment=shapes", "dataset=voc"],
+    "model.test_time_flip": ["experiment=shapes_landmarks"],
+}
+PROGRAMS = {"lit-loader", "torchrun", "srun", "sbatch", "if", "export", "cd", "git", "nox"}
 TRAIN = [[word for word in words if word not in ("--help", "-m")] for words in commands(ALL, "lit-loader train")]
 # The overrides end at the first option.
 TRAIN += [list(takewhile(lambda word: "--" not in word, words)) for words in commands(ALL, "lit-loader show --batches")]
 TRAIN = unique(TRAIN)
+CHECKPOINT = unique(words[1:] for words in shell_lines(ALL) if words[:2] in ON_CHECKPOINTS)
 DATA = unique(
     words[1:]
     for words in shell_lines(ALL)
@@ -32,17 +39,28 @@ DATA = unique(
 )
 
 
+def job(words):
+    """Return overrides that compose the single run of a command, or the first run of a sweep such as ``seed=0,1``."""
+    # Flags are options of the app, and Ray's launcher is a package of its own.
+    overrides = [word for word in words if not word.startswith("--") and "launcher=ray" not in word.replace(".", "=")]
+    overrides = [re.sub(r"=([\w.]+),[\w.,]+$", r"=\1", word) for word in overrides]
+    if any(word.startswith("ckpt_path=") for word in words):
+        # The overrides of the run that wrote the checkpoint come first.
+        keys = {word.partition("=")[0] for word in words}
+        run = next((run for key, run in RUNS.items() if key in keys), ["experiment=shapes"])
+        overrides = [*run, *overrides]
+    return overrides
+
+
 @pytest.mark.parametrize("words", TRAIN, ids=" ".join)
 def test_training_commands_compose(words):
-    # Hydra splits a sweep, the overrides of a run precede a checkpoint, and --config-dir names a folder of the user.
-    is_sweep = any("," in word and "[" not in word for word in words)
-    has_checkpoint = any(word.startswith("ckpt_path=") for word in words)
-    if words and "--config-dir" not in words and not is_sweep and not has_checkpoint:
-        composed(words)
+    if "--config-dir" not in words:  # a folder of the user, whose files the tests of its page write
+        compose_config(ROOT / "conf", "train", job(words))  # validates the config
 
 
-def composed(overrides):
-    return compose_config(ROOT / "conf", "train", overrides)  # validates the config
+@pytest.mark.parametrize("words", CHECKPOINT, ids=" ".join)
+def test_commands_on_checkpoints_compose(words):
+    compose_config(ROOT / "conf", words[0], job(words[1:]))
 
 
 @pytest.mark.parametrize("words", DATA, ids=" ".join)
@@ -80,8 +98,7 @@ def test_other_commands_exist():
         elif program == "python":
             assert (ROOT / arguments[0]).is_file(), words
         else:
-            known = {"lit-loader", "torchrun", "srun", "sbatch", "if", "export", "cd", "git", "nox"}
-            assert program in known, words
+            assert program in PROGRAMS, words
 
 
 def test_patterns_match_the_documents():

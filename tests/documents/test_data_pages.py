@@ -55,9 +55,9 @@ def test_readme_and_pages_give_the_number_of_formats():
 
 def test_actions_of_the_read_policy_are_documented():
     documented = {}
-    for problem, default, others in table_rows(FORMATS, "## Problems in the files"):
+    for problem, default, alternatives in table_rows(FORMATS, "## Problems in the files"):
         name = re.match(r"`(\w+)`", problem.strip("| "))[1]
-        documented[name] = [default.split()[0].strip("`"), set(re.findall(r"`(\w+)`", others))]
+        documented[name] = [default.split()[0].strip("`"), set(re.findall(r"`(\w+)`", alternatives))]
     defaults = vars(ReadPolicy())
     hints = get_type_hints(ReadPolicy)
     assert documented == {name: [default, set(get_args(hints[name])) - {default}] for name, default in defaults.items()}

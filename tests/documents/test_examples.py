@@ -25,7 +25,7 @@ def documented_scripts():
 
 
 def documented_output(code, page):
-    """Return a pattern of the output that follows a block of code on its page, or None; a line ... stands for any."""
+    """Return a pattern of the output that follows a block of code on its page, or None; ... matches any lines."""
     output = re.match(r"```\n+```text\n(.*?)^```$", page.partition(code)[2], re.DOTALL | re.MULTILINE)
     if output is None:
         return None

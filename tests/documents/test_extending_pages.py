@@ -31,7 +31,7 @@ def user_module(tmp_path, monkeypatch):
     """Return a function that writes a module of a page and imports it."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    monkeypatch.setattr(registry, "_registered", {})
 
     def load(name):
         (tmp_path / f"{name}.py").write_text(MODULES[name])
@@ -114,10 +114,10 @@ def test_transform_moves_boxes_with_pixels(user_module):
     boxes = tv_tensors.BoundingBoxes([[20.0, 5, 40, 15]], format="XYXY", canvas_size=(60, 60))
     image, target = shear(image, {"boxes": boxes})
     _, columns = torch.nonzero(image[0], as_tuple=True)
-    left, right = target["boxes"][0, [0, 2]].tolist()
-    assert left != 20
-    assert abs(columns.min() - left) <= 2
-    assert abs(columns.max() + 1 - right) <= 2
+    x_min, x_max = target["boxes"][0, [0, 2]].tolist()
+    assert x_min != 20
+    assert abs(columns.min() - x_min) <= 2
+    assert abs(columns.max() + 1 - x_max) <= 2
 
 
 def test_batching_groups_by_folder(user_module, source):

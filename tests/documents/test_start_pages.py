@@ -50,7 +50,8 @@ def test_options_of_lists_are_options_of_the_reader():
 
 
 def test_formats_of_lists_exist():
-    sentence = PAGES["start/txt-lists"].partition("have their own formats:")[2].partition("see [Formats]")[0]
+    text = " ".join(PAGES["start/txt-lists"].split())
+    sentence = text.partition("have their own formats:")[2].partition("see [Formats]")[0]
     names = re.findall(r"`(\w+)`", sentence)
     assert len(names) == 6
     assert set(names) <= set(readers())

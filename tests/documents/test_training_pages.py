@@ -1,4 +1,4 @@
-"""Tables of docs/training name what the package has, and the configs and apps of its pages work."""
+"""Tables of docs/training list all options of the package, and the configs and apps of its pages work."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def make_documented_sets(text: str, folder: Path) -> None:
     """Make the data sets whose paths an example contains, below a folder.
 
     Args:
-        text: A block of code or the words of a command.
+        text: A block of code, or a command.
         folder: The working folder of the example.
     """
     for path, layout in _LAYOUTS.items():

@@ -9,9 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 DOCS = ROOT / "docs"
-_GENERATED = ("_build", "api/generated", "tutorials")
-PAGE_PATHS = sorted(path for path in DOCS.rglob("*.md") if not path.relative_to(DOCS).as_posix().startswith(_GENERATED))
-PAGES = {path.relative_to(DOCS).with_suffix("").as_posix(): path.read_text() for path in PAGE_PATHS}
+_BUILT = ("_build", "tutorials")
+_PATHS = sorted(path for path in DOCS.rglob("*.md") if path.relative_to(DOCS).parts[0] not in _BUILT)
+PAGES = {path.relative_to(DOCS).with_suffix("").as_posix(): path.read_text() for path in _PATHS}
 """The text of each page of docs/, by its path in docs/ without extension, such as ``data/formats``."""
 TEXTS = {"README": README, **PAGES}
 """The same with the README."""
@@ -24,7 +24,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def shell_lines(text: str) -> list[list[str]]:
-    """Return the words of each command in shell blocks, without comments and redirections."""
+    """Split each command in shell blocks into words, without comments and redirections."""
     lines = "".join(blocks(text, "bash")).replace("\\\n", " ").splitlines()
     commands = [shlex.split(line, comments=True) for line in lines]
     return [words[: words.index(">")] if ">" in words else words for words in commands if words]

@@ -37,10 +37,10 @@ def test_flat_targets_move_as_torchvision_moves_them():
     image = tv_tensors.Image(torch.zeros((3, *SIZE), dtype=torch.uint8))
     targets = [target, {}, 3, target["boxes"], target["labels"]]
     assert flat_targets(targets, size=SIZE)
-    _, expected, *others = v2.Resize(17, max_size=20)(image, *targets)
+    _, expected, empty, number, boxes, _ = v2.Resize(17, max_size=20)(image, *targets)
     moved = moved_targets(targets, partial(functional.resize, size=[15, 20]))
-    assert moved[1:3] == others[:2] == [{}, 3]
-    assert torch.equal(moved[3], others[2])
+    assert moved[1:3] == [empty, number] == [{}, 3]
+    assert torch.equal(moved[3], boxes)
     assert moved[3].canvas_size == (15, 20)
     assert moved[4] is target["labels"]
     assert moved[0].keys() == expected.keys()
