@@ -184,3 +184,11 @@ def test_built_site_has_a_search_index_and_texts_for_language_models(site):
     texts = (site / "llms-full.txt").read_text()
     assert "Exact resume in mid-epoch" in texts
     assert "max_worker_restarts" in texts
+    num_links = 0
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", (site / f"{page}.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+        for address in re.findall(r"\]\(([^)\s#]+)", text):
+            if "://" not in address:
+                num_links += 1
+                assert (site / page).parent.joinpath(address).exists(), f"{page}.md links to {address}"
+    assert num_links > 1000

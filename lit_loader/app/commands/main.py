@@ -471,7 +471,7 @@ def _add_reading(command: argparse.ArgumentParser, *, may_search: bool, is_optio
         add("--layout", metavar="NAME", help="layout to use where several fit; only without FORMAT")
     add("--option", **_REPEATED, help="option of the format to read")
     add("--policy", **_REPEATED, help="action for a problem in the annotations, e.g. missing_image=drop")
-    text = "classes in the order of their ids (default: sorted)"
+    text = "classes in the order of their ids (default: the order in the files, or sorted)"
     add("--class-names", metavar="NAME,NAME", type=split_names, help=text)
     add("--cache-dir", metavar="DIR", help="folder of cached tables (default: the user's cache)")
     text = "setting of the store of a URL, such as endpoint=URL or region=NAME; credentials: AWS_... variables"
