@@ -45,6 +45,7 @@ myst_heading_anchors = 3
 # API: Google docstrings. `name` in a docstring links to the API where it is one of its names, else it is code.
 default_role = "py:obj"
 autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"

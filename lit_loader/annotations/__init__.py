@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema, keypoint_schema
+from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema, keypoint_schema, names_without_mirror
 from lit_loader.annotations.masks import Masks, RunLengths
 from lit_loader.annotations.merge import concatenate, with_same_names
 from lit_loader.annotations.places import Place
@@ -29,6 +29,7 @@ __all__ = [
     "image_weights",
     "keypoint_schema",
     "label_counts",
+    "names_without_mirror",
     "tile_images",
     "tile_table",
     "with_same_names",

@@ -21,7 +21,7 @@ from lit_loader.datamodules.keywords import (
     plain_arguments,
     unexpected_argument,
 )
-from lit_loader.datamodules.resuming import held_loaders, loop_position, resume_with, saved_states
+from lit_loader.datamodules.resuming import held_loaders, resume_callback
 from lit_loader.datamodules.validation import close_after_validation
 from lit_loader.datamodules.workers import NumWorkers, WorkerSettings, auto_num_workers
 from lit_loader.datasets import Stage
@@ -242,6 +242,8 @@ class LoaderDataModule(LightningDataModule):
         """
         # setup() is the first hook with a trainer; adding a callback later would miss the sanity check.
         close_after_validation(self.trainer)
+        if self.trainer is not None:
+            resume_callback(self.trainer)
         # TrainerFn is a str enum, whose str() is "TrainerFn.FITTING" and whose value is "fit".
         key = None if stage is None else str(getattr(stage, "value", stage))
         if key is not None and key not in RUN_STAGES:
@@ -300,9 +302,10 @@ class LoaderDataModule(LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the training loader, because Lightning does not always load its own copy of it."""
         # See NOTE [Gaps in Lightning's resume].
-        if self.trainer is None or not (states := saved_states(self.trainer)):
+        if self.trainer is None:
             return {}
-        return {"train": states[0], "position": loop_position(self.trainer).fields()}
+        states, position = resume_callback(self.trainer).saved(self.trainer)
+        return {"train": states[0], "position": position} if states else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the state when training starts; testing a checkpoint changes nothing.
@@ -313,7 +316,7 @@ class LoaderDataModule(LightningDataModule):
             self._train_state = state_dict.get("train")
         # A trainer loads the state later, after it has made the loaders.
         elif self.trainer.state.fn == "fit" and "train" in state_dict:
-            resume_with(self.trainer, [state_dict["train"]], state_dict.get("position"))
+            resume_callback(self.trainer).load_later([state_dict["train"]], state_dict.get("position"))
 
     def teardown(self, stage: str | None = None) -> None:
         """End the workers of every loader made so far, and of the copies that Lightning made of them."""

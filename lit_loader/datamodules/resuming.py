@@ -39,16 +39,7 @@ from lit_loader.loader import DataLoader
 from lit_loader.loader.iterator import LoaderIterator
 from lit_loader.loader.resume import MAX_HELD, EpochState, check_state, next_epoch_state
 
-__all__ = [
-    "LoopPosition",
-    "ResumeStates",
-    "held_iterators",
-    "held_loaders",
-    "loop_position",
-    "resume_with",
-    "saved_states",
-    "train_loaders",
-]
+__all__ = ["LoopPosition", "ResumeStates", "held_iterators", "held_loaders", "resume_callback", "train_loaders"]
 
 _LOOPS = ("fit_loop", "fit_loop.epoch_loop.val_loop", "validate_loop", "test_loop", "predict_loop")
 
@@ -189,27 +180,8 @@ def _num_begun(trainer: Trainer) -> int:
     return int(batches.ready - batches.processed)
 
 
-def saved_states(trainer: Trainer | None, position: LoopPosition | None = None) -> list[dict[str, Any]]:
-    """Return the states of a trainer's training loaders after the last batch that was trained on.
-
-    Args:
-        trainer: The trainer, or None for no loaders.
-        position: Position of the fit loop when the last batch was fetched, or None for the current position.
-    """
-    if trainer is None:
-        return []
-    position = loop_position(trainer) if position is None else position
-    combined = _combined(trainer)
-    loaders = [] if combined is None else combined.flattened
-    return [
-        loader.state_dict(num_held=num_held)
-        for loader, num_held in zip(loaders, position.num_unused, strict=True)
-        if isinstance(loader, DataLoader)
-    ]
-
-
 class ResumeStates(Callback):
-    """Loads states into the training loaders when training starts.
+    """Returns the states of training loaders, and loads those of a checkpoint when training starts.
 
     Attributes:
         states: The states to load once, one for each training loader of lit_loader.
@@ -222,6 +194,8 @@ class ResumeStates(Callback):
     def __init__(self) -> None:
         self.states: list[dict[str, Any]] = []
         self.position: Mapping[str, Any] = {}
+        # What `saved` returned at the end of training.
+        self._last: tuple[list[dict[str, Any]], dict[str, Any]] | None = None
         # The combined iterator of the resumed epoch, and `begun_again` of its checkpoint.
         self._resumed: tuple[weakref.ref[Any], list[bool]] | None = None
         # Loaders that were resumed in the middle of an epoch, with their states, until the next epoch begins.
@@ -229,6 +203,35 @@ class ResumeStates(Callback):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_resumed": None, "_mid_epoch": []}
+
+    def load_later(self, states: list[dict[str, Any]], position: object) -> None:
+        """Store states and the fields of their `LoopPosition`, from a checkpoint, until training starts."""
+        self.states = states
+        self.position = position if isinstance(position, Mapping) else {}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Forget the states at which an earlier fit ended."""
+        if stage == "fit":
+            self._last = None
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remember the states for a checkpoint that is saved later, without the fetcher, or without the loaders."""
+        self._last = self.saved(trainer)
+
+    def saved(self, trainer: Trainer) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Return the states of a trainer's training loaders, now or at the end of training.
+
+        Returns:
+            The states after the last batch that was trained on, and the fields of the `LoopPosition`.
+        """
+        if self._last is not None:
+            return self._last
+        position = loop_position(trainer, self._flags(trainer))
+        combined = _combined(trainer)
+        loaders = [] if combined is None else combined.flattened
+        pairs = zip(loaders, position.num_unused, strict=True)
+        states = [loader.state_dict(num_held=num) for loader, num in pairs if isinstance(loader, DataLoader)]
+        return states, position.fields()
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Undo the end of an epoch in whose middle ``max_steps`` ended training."""
@@ -415,21 +418,15 @@ def _iterate(trainer: Trainer, ended: list[Any], begun_again: Sequence[bool], *,
     return rounds
 
 
-def resume_with(trainer: Trainer, states: list[dict[str, Any]], position: Mapping[str, Any] | None = None) -> None:
-    """Make a trainer load states when training starts.
-
-    Args:
-        trainer: The trainer, which gets a `ResumeStates` callback if it has none.
-        states: One state for each training loader of lit_loader.
-        position: The fields of the `LoopPosition` that was saved with the states, or None.
-    """
+def resume_callback(trainer: Trainer) -> ResumeStates:
+    """Return a trainer's `ResumeStates`, which is added to its callbacks if it has none."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined] # Lightning sets it elsewhere
-    resume = next((callback for callback in callbacks if isinstance(callback, ResumeStates)), None)
-    if resume is None:
-        resume = ResumeStates()
-        callbacks.insert(0, resume)
-    resume.states = states
-    resume.position = position if isinstance(position, Mapping) else {}
+    for callback in callbacks:
+        if isinstance(callback, ResumeStates):
+            return callback
+    resume = ResumeStates()
+    callbacks.insert(0, resume)
+    return resume
 
 
 def _continue_epoch(checkpoint: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lit_loader.inspection.check import CheckSettings, check_tables
+from lit_loader.inspection.curves import CurveTask
 from lit_loader.inspection.drawing import draw_image, draw_mirrored
 from lit_loader.inspection.findings import Finding, Findings, Severity
 from lit_loader.inspection.gallery import Gallery, encode_picture
@@ -11,6 +12,7 @@ from lit_loader.inspection.show import show_batches, show_findings, show_mirrore
 
 __all__ = [
     "CheckSettings",
+    "CurveTask",
     "Finding",
     "Findings",
     "Gallery",

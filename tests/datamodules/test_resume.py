@@ -74,6 +74,19 @@ def test_max_steps_within_the_last_epoch_can_be_raised(tmp_path):
     assert_same(more, fitted(Learner(), datamodule=NumbersModule(), max_epochs=1), 3)
 
 
+@pytest.mark.parametrize("is_tested", [False, True])
+@pytest.mark.parametrize("dataset", [Numbers, StatefulStream])
+def test_checkpoint_that_is_saved_after_training_counts_no_batch_that_was_only_fetched(tmp_path, dataset, is_tested):
+    run = trainer(max_steps=3, limit_val_batches=0, num_sanity_val_steps=0)
+    model = WithTest()
+    run.fit(model, datamodule=NumbersModule(dataset))
+    if is_tested:
+        run.test(model, datamodule=NumbersModule(), verbose=False)
+    run.save_checkpoint(tmp_path / "3.ckpt")
+    more = fitted(Learner(), datamodule=NumbersModule(dataset), ckpt_path=tmp_path / "3.ckpt", max_epochs=1)
+    assert_same(more, fitted(Learner(), datamodule=NumbersModule(dataset), max_epochs=1), 3)
+
+
 def test_a_limit_ends_an_epoch(tmp_path):
     resumes(tmp_path, NumbersModule, "on_train_batch_end", (1, 4, 8), limit_train_batches=4)
 

@@ -276,10 +276,10 @@ def _stream_notice(spec: LoaderSpec, state: dict[str, Any], position: StreamPosi
     num_samples = sum(place.samples for place in position.places if place.state is None and not place.ended)
     if num_samples == 0:
         return None
-    return (
-        f"{name} has no state to resume from: its first {num_samples} samples of epoch {epoch} are made again and "
-        "dropped; give it state_dict and load_state_dict to save that time"
-    )
+    cost = f"its first {num_samples} samples of epoch {epoch} are made again and dropped"
+    if not spec.fetch.stream_state:
+        return f"the state of {name} is not used on several ranks or with several worker threads: {cost}"
+    return f"{name} has no state to resume from: {cost}; give it state_dict and load_state_dict to save that time"
 
 
 def _load_dataset_state(spec: LoaderSpec, state: Any) -> None:

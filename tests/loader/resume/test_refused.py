@@ -16,6 +16,7 @@ from tests.support.resume_sets import (
     Numbers,
     Shuffled,
     StatefulSampler,
+    StatefulStream,
     Stream,
     assert_same,
     epochs,
@@ -161,6 +162,15 @@ def test_a_stream_without_a_state_says_what_it_costs():
         ResumeWarning, match="Stream has no state to resume from: its first 12 samples of epoch 0 are made again"
     ):
         loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("settings", [{"num_workers": 2, "worker_method": "thread"}, {"rank": 0, "world_size": 2}])
+def test_state_of_a_stream_that_is_not_used_is_named(settings):
+    loader = DataLoader(StatefulStream(), batch_size=4, seed=3, **settings)
+    state = stopped(loader, 0, 2)
+    with pytest.warns(ResumeWarning, match="the state of StatefulStream is not used on several ranks or with several"):
+        loader.load_state_dict(state)
+    loader.close()
 
 
 def test_weights_that_change_in_mid_epoch_leave_nothing_to_go_on_with():
