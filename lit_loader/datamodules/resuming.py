@@ -181,7 +181,7 @@ def _num_begun(trainer: Trainer) -> int:
 
 
 class ResumeStates(Callback):
-    """Returns the states of training loaders, and loads those of a checkpoint when training starts.
+    """Saves the states of training loaders in a checkpoint, and loads them when training starts.
 
     Attributes:
         states: The states to load once, one for each training loader of lit_loader.

@@ -59,7 +59,7 @@ class DetectionScores:
 
     @property
     def logged(self) -> dict[str, float]:
-        """The mAP and mAP@50 of boxes, and as ``mask_map`` and ``mask_map_50`` of masks."""
+        """The mAP and mAP@50 of boxes, of masks under ``mask_map`` and ``mask_map_50``."""
         boxes = {"map": self.map, "map_50": self.map_50}
         return boxes if self.masks is None else boxes | {f"mask_{k}": v for k, v in self.masks.logged.items()}
 
