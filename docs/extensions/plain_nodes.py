@@ -37,6 +37,9 @@ def make_plain(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """
     if app.builder.format == "html":
         return
+    for node in doctree.findall(nodes.reference):
+        if "refuri" not in node and "refid" in node:
+            node["refuri"] = f"#{node['refid']}"
     for node in doctree.findall(nodes.image):
         _, name = app.env.images[node["uri"]]
         node["uri"] = f"{'../' * docname.count('/')}_images/{name}"

@@ -187,6 +187,7 @@ def test_built_site_has_a_search_index_and_texts_for_language_models(site):
     num_links = 0
     for page in PAGES:
         text = re.sub(r"^```.*?^```", "", (site / f"{page}.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+        assert "]()" not in text, f"{page}.md has a link without a target"
         for address in re.findall(r"\]\(([^)\s#]+)", text):
             if "://" not in address:
                 num_links += 1
