@@ -75,7 +75,7 @@ def run(scripts, tmp_path):
 
 
 def test_example_fits_without_hydra_and_tests_the_checkpoint(run, tmp_path):
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "-c", WITHOUT_HYDRA, str(EXAMPLE), "fit", *SMALL]
     result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -21,7 +21,6 @@ def run(tmp_path, *words):
     process = subprocess.run(
         [sys.executable, "-W", QUIET_FORKS, "-m", "tests.support.without_parts", str(tmp_path), *words],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=200,
