@@ -89,8 +89,8 @@ hypothesis.settings.load_profile("test")
 # start methods name theirs.
 multiprocessing.set_start_method("fork")
 
-# Use one thread for torch's operators: sums keep their bits, and operators do not compete for two cores. The variable is
-# for child interpreters, since torch has read it here.
+# Use one thread for torch's operators: sums keep their bits, and operators do not compete for two cores. The variable
+# is for child interpreters, since torch has read it here.
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 
