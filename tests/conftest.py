@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import multiprocessing
+import os
 import re
 import subprocess
 import sys
@@ -88,6 +89,11 @@ hypothesis.settings.load_profile("test")
 # start methods name theirs.
 multiprocessing.set_start_method("fork")
 
+# Use one thread for torch's operators: sums keep their bits, and operators do not compete for two cores. The variable
+# is for child interpreters, since torch has read it here.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _helpers_of_multiprocessing() -> None:
@@ -124,12 +130,6 @@ def _collapse_pages() -> None:
         end = end // HUGE_PAGE * HUGE_PAGE
         if start < end:
             madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), MADV_COLLAPSE)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
-    """Use one thread for torch's operators: sums keep their bits, and operators do not compete for two cores."""
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

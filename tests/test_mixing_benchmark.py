@@ -46,7 +46,7 @@ def test_polygons_of_objects_fill_their_boxes(folder):
         assert share == pytest.approx(0.765, abs=0.03)
 
 
-@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("masks", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_costs_of_every_mix_are_compared(folder, masks, capsys):
     figures = compare_costs(folder, "cached", num_workers=0, masks=masks, rounds=1, epochs=1)
     assert list(figures.seconds) == list(MIXES)

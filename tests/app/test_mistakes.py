@@ -188,7 +188,9 @@ def test_missing_sweeper_is_named(app, monkeypatch):
     assert "pip install 'lit-loader[optuna]'" in one_line(app("train", "hparams_search=optuna", code=1))
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "predict"])
+@pytest.mark.parametrize(
+    "command", ["train", *(pytest.param(name, marks=pytest.mark.soak) for name in ("eval", "predict"))]
+)
 def test_help_lists_groups_experiments_and_examples(app, command):
     result = app(command, "--help", small=False)
     for part in (

@@ -167,6 +167,7 @@ def test_stored_overrides_run_no_code_and_write_nowhere_else(tmp_path, marker, w
     assert sorted(tmp_path.iterdir()) == entries
 
 
+@pytest.mark.soak  # its imports take seconds; the tests above and below run the same command in this process
 def test_the_installed_command_runs_no_code_of_a_checkpoint(checkpoint, evil, tmp_path):
     code = [{"_target_": "torch.load", "f": str(evil), "weights_only": False}]
     torch.save(

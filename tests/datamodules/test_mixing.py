@@ -127,11 +127,14 @@ ARRIVALS = {
     "pasted classes": CopyPaste(p=0.5, num_objects=4, class_weights={"rare": 3, "pointless": 1}, min_visible=0),
     "all": [MixUp(p=0.5), CopyPaste(class_weights="balanced", min_visible=0)],
 }
+SLOW_ARRIVALS = ("pasted images", "all")
 
 
 @pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 @pytest.mark.filterwarnings("ignore:Trying to infer the `batch_size`")
-@pytest.mark.parametrize("name", ARRIVALS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak if name in SLOW_ARRIVALS else ()) for name in ARRIVALS]
+)
 def test_announced_class_mix_arrives_with_mixes(tmp_path, name):
     # One object an image: a pasted rectangle brings no neighbours.
     source = DrawnSource(train=draw_set(tmp_path / "set", num_images=30, objects=1))
@@ -245,23 +248,23 @@ def test_sets_with_different_unlabelled_classes_are_not_mixed(tmp_path):
     assert {tuple(target["unlabelled"].tolist()) for target in datamodule.first_batch("train")[1]} == {(2,)}
 
 
-def test_announced_class_mix_counts_only_objects_with_masks(tmp_path):
+@pytest.mark.parametrize("class_weights", [pytest.param(None, marks=pytest.mark.soak), "balanced"])
+def test_announced_class_mix_counts_only_objects_with_masks(tmp_path, class_weights):
     table = draw_set(tmp_path, num_images=30, objects=1)
     corners = table.boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]]
     rows = [[corners[row]] if label != 1 or row % 4 else None for row, label in enumerate(table.labels)]
     source = DrawnSource(train=replace(table, masks=Masks.from_rows(rows)))
-    for weights in (None, "balanced"):
-        mixing = CopyPaste(num_objects=4, class_weights=weights, min_visible=0)
-        settings = {"train_sampler": BALANCED, "train_transforms": {"hflip": 0}, "num_workers": 0}
-        datamodule = DetectionDataModule(source, mixing=mixing, masks=True, batch_size=24, **settings)
-        datamodule.setup("fit")
-        counts = np.zeros(3)
-        dataset = MixingDataset(DetectionDataset(source.given["train"], masks=True), mixing)
-        order = BALANCED.make_sampler(table)
-        for sample in DataLoader(dataset, sampler=order, seed=0, batch_size=None):
-            counts += np.bincount(sample[1]["labels"].numpy() - 1, minlength=3)
-        arrived = counts / counts.sum()
-        assert abs(arrived - datamodule.summaries(["train"])[0].expected_mix).max() < 0.03
+    mixing = CopyPaste(num_objects=4, class_weights=class_weights, min_visible=0)
+    settings = {"train_sampler": BALANCED, "train_transforms": {"hflip": 0}, "num_workers": 0}
+    datamodule = DetectionDataModule(source, mixing=mixing, masks=True, batch_size=24, **settings)
+    datamodule.setup("fit")
+    counts = np.zeros(3)
+    dataset = MixingDataset(DetectionDataset(source.given["train"], masks=True), mixing)
+    order = BALANCED.make_sampler(table)
+    for sample in DataLoader(dataset, sampler=order, seed=0, batch_size=None):
+        counts += np.bincount(sample[1]["labels"].numpy() - 1, minlength=3)
+    arrived = counts / counts.sum()
+    assert abs(arrived - datamodule.summaries(["train"])[0].expected_mix).max() < 0.03
 
 
 def test_pictures_show_the_mixed_batch(source, tmp_path, monkeypatch):

@@ -167,7 +167,7 @@ def test_seed_reaches_mixing_in_workers(source):
     "settings",
     [
         {"kind": MultiTaskDataModule},
-        {"train_sampler": ClassBalancedSamplerConfig(num_samples=24)},
+        pytest.param({"train_sampler": ClassBalancedSamplerConfig(num_samples=24)}, marks=pytest.mark.soak),
         {"tiling": {"size": 40, "stages": ["train"]}, "train_sampler": ClassBalancedSamplerConfig(num_samples=24)},
         {"reading": {"decode": "fast"}},
     ],

@@ -35,10 +35,11 @@ from tests.support.tiny_trainer import Tiny, trainer_of
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 KEYPOINTS = {**DETECTION, "box_format": "xyxy", "keypoints": "objects.points", "schema": POINTS}
 BACKENDS = [
-    WorkerSettings(num_workers=0),
-    WorkerSettings(num_workers=2),
-    WorkerSettings(num_workers=1, multiprocessing_context="spawn"),  # takes seconds to start
-    WorkerSettings(num_workers=2, worker_method="thread"),
+    pytest.param(WorkerSettings(num_workers=0), id="main process"),
+    pytest.param(WorkerSettings(num_workers=2), id="fork"),
+    # It takes seconds to start; test_extra_transforms.py starts one.
+    pytest.param(WorkerSettings(num_workers=1, multiprocessing_context="spawn"), id="spawn", marks=pytest.mark.soak),
+    pytest.param(WorkerSettings(num_workers=2, worker_method="thread"), id="threads"),
 ]
 
 
@@ -95,7 +96,7 @@ def test_all_tasks_at_once_get_the_points_of_rows():
     assert batch.keypoints.shape == (2, 1, 3, 2)
 
 
-@pytest.mark.parametrize("workers", BACKENDS, ids=["main process", "fork", "spawn", "threads"])
+@pytest.mark.parametrize("workers", BACKENDS)
 def test_every_backend_gives_the_same_images(workers):
     def epoch_of(workers):
         datamodule = DetectionDataModule(source_of(detection_rows(8)), batch_size=2, workers=workers, seed=5)

@@ -174,7 +174,7 @@ def test_tiles_have_the_same_bits_in_all_workers_and_after_a_resume(source, tmp_
 
 
 WORKERS = ({"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"})
-# It unpickles tables and cache as a spawned process does; tests/datasets/test_regions.py spawns one without a cache.
+# It unpickles tables and cache as a spawned process does; test_extra_transforms.py spawns one without a cache.
 FORKSERVER = {"num_workers": 1, "multiprocessing_context": "forkserver"}
 
 

@@ -345,8 +345,8 @@ def test_classification_cuts_objects_out_of_tiles(photos):
     [
         {"num_workers": 1},
         {"num_workers": 2},
-        {"num_workers": 1, "multiprocessing_context": "spawn"},
-        # A server of forks unpickles the same data set as spawn, and takes as long to start.
+        # These take seconds to start; tests/datamodules/test_extra_transforms.py unpickles a data set by spawn.
+        pytest.param({"num_workers": 1, "multiprocessing_context": "spawn"}, marks=pytest.mark.soak),
         pytest.param({"num_workers": 2, "multiprocessing_context": "forkserver"}, marks=pytest.mark.soak),
         {"num_workers": 2, "worker_method": "thread"},
     ],

@@ -74,10 +74,16 @@ def run(scripts, tmp_path):
     return partial(scripts.run, EXAMPLE, cwd=tmp_path, env=env)
 
 
-def test_example_fits_without_hydra_and_tests_the_checkpoint(run, tmp_path):
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+@pytest.mark.soak  # an interpreter of its own takes seconds to import everything
+def test_example_fits_without_hydra(tmp_path):
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "-c", WITHOUT_HYDRA, str(EXAMPLE), "fit", *SMALL]
     result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_example_fits_and_tests_the_checkpoint(run, tmp_path):
+    result = run("fit", *SMALL)
     assert result.returncode == 0, result.stderr
     (checkpoint,) = tmp_path.rglob("*.ckpt")
     result = run("test", *SMALL, f"--ckpt_path={checkpoint}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import product
 
 import pytest
 import torch
@@ -28,10 +29,13 @@ def assert_same_bits(actual, inline):
         assert all(torch.equal(batch[name], other[name]) for name in NAMES)
 
 
-@pytest.mark.parametrize("pipe", [False, True], ids=["slots", "pipe"])
 @pytest.mark.parametrize(
-    ("method", "num_workers"),
-    [*((method, number) for method in ("fork", "forkserver") for number in (1, 2, 5)), ("spawn", 1)],
+    ("method", "num_workers", "pipe"),
+    [
+        *product(("fork", "forkserver"), (1, 2, 5), (False, True)),
+        ("spawn", 1, False),
+        pytest.param("spawn", 1, True, marks=pytest.mark.soak),  # starts slowly
+    ],
 )
 def test_every_way_gives_the_inline_bits(method, num_workers, pipe, inline, monkeypatch):
     if pipe:

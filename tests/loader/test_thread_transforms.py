@@ -198,7 +198,7 @@ def test_without_the_scope_they_would_differ(monkeypatch):
 # -- this package's own ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [80, (60, 90)])
+@pytest.mark.parametrize("size", [80, pytest.param((60, 90), marks=pytest.mark.soak)])
 def test_the_detection_preset(size):
     chances = {"vflip": 0.5, "photometric": 0.7, "zoom_out": 0.5, "iou_crop": 0.5}
     preset = detection_transforms(True, size=size, rotation=15, flip_pairs=PAIRS, **chances)

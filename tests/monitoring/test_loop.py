@@ -33,7 +33,8 @@ def test_slow_stage_in_worker_threads_is_named(cause):
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}])
 @pytest.mark.parametrize("cause", CAUSES)
 def test_place_of_a_slowed_loop_is_named_each_of_twenty_times(cause, workers, monkeypatch):
-    settings = {"num_batches": 12, "seconds": 0.03}
+    # Long enough that workers of a busy machine, which start slowly, are not half of the waiting.
+    settings = {"num_batches": 24, "seconds": 0.03}
     causes = [first_cause(cause, monkeypatch=monkeypatch, **settings, **workers) for _ in range(20)]
     assert causes == [cause] * 20
 

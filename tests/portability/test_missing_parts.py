@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +20,6 @@ def run(tmp_path, *words):
     process = subprocess.run(
         [sys.executable, "-W", QUIET_FORKS, "-m", "tests.support.without_parts", str(tmp_path), *words],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=200,

@@ -26,8 +26,8 @@ def cached_configs():
     modes = {}
 
     def mode_of(hydra, config_name, overrides):
-        # Only an option of a group, or Hydra's keys, can change whether the config is a sweep.
-        words = tuple(word for word in overrides if word.startswith("hydra.") or "." not in word.partition("=")[0])
+        # Only an option of a group, or Hydra's keys except for its folders, can change whether the config is a sweep.
+        words = tuple(word for word in overrides if _may_change_mode(word.partition("=")[0]))
         key = (str(hydra.config_loader.get_search_path()), config_name, words)
         if key not in modes:
             modes[key] = _get_mode(hydra, config_name, overrides)
@@ -37,6 +37,12 @@ def cached_configs():
         patch.setattr(OmegaConf, "load", staticmethod(_load_text))
         patch.setattr(Hydra, "get_mode", mode_of)
         yield
+
+
+def _may_change_mode(key):
+    if key in ("ckpt_path", "hydra.run.dir", "hydra.sweep.dir"):  # which differ from test to test
+        return False
+    return key.startswith("hydra.") or "." not in key
 
 
 def _load_text(file):

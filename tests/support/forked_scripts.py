@@ -42,7 +42,7 @@ class ForkedScripts:
         self._process = subprocess.Popen(
             [sys.executable, "-m", __spec__.name, *modules],
             cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+            env={**os.environ, "COLUMNS": "200"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

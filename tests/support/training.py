@@ -77,7 +77,6 @@ def become_a_run() -> dict[str, Any]:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in background processes of a shell
-    torch.set_num_threads(1)
     multiprocessing.set_start_method("fork")  # unless a run's arguments say otherwise
     run = become_a_run()
     train(run["arguments"], run["way"])

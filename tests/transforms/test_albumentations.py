@@ -185,7 +185,9 @@ def batches(loader):
     [
         {"num_workers": 2, "multiprocessing_context": "fork"},
         # It takes seconds to start, so that both epochs share one; forks start anew for each.
-        {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True},
+        pytest.param(
+            {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True}, marks=pytest.mark.soak
+        ),
         {"num_workers": 2, "worker_method": "thread"},
     ],
     ids=["fork", "spawn", "thread"],

@@ -39,11 +39,14 @@ MASKS = partial(split_in_three, draw=draw_polygons)
 
 @pytest.fixture
 def coarse_pictures(monkeypatch):
-    """Save pictures with few pixels, which take half of the time of a run."""
+    """Save pictures with few pixels and without a layout, which take half of the time of a run."""
     save = Figure.savefig
-    monkeypatch.setattr(
-        Figure, "savefig", lambda figure, file, **settings: save(figure, file, **settings | {"dpi": 20})
-    )
+
+    def save_coarsely(figure, file, **settings):
+        figure.set_layout_engine("none")
+        save(figure, file, **settings | {"dpi": 20})
+
+    monkeypatch.setattr(Figure, "savefig", save_coarsely)
 
 
 def one_folder(tmp_path):
@@ -116,7 +119,9 @@ def test_every_experiment_fits_validates_tests_and_predicts(name, tmp_path, requ
     fit_validate_test_and_predict(name, tmp_path, *words)
 
 
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak if name != "coco_keypoints" else ()) for name in LONG]
+)
 @pytest.mark.usefixtures("coarse_pictures")
 def test_data_of_long_experiments_train_a_small_model(name, tmp_path):
     fit_validate_test_and_predict(name, tmp_path, "callbacks.curves.num_worst=1", *LONG[name], *NET)
