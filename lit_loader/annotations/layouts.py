@@ -277,12 +277,14 @@ def _coco(folder: _SearchedFolder) -> Iterator[Layout]:
 
 
 def _coco_image_dir(folder: _SearchedFolder, path: str) -> str | None:
-    """Return the folder that the first ``file_name`` of a COCO file is relative to, or None."""
-    match = re.search(rb'"file_name"\s*:\s*("(?:[^"\\]|\\.)*")', folder.head(path))
-    if match is None:
-        return None
-    with suppress(ValueError):  # a name that is cut off within an escape, or is not UTF-8
-        return _image_dir(folder, json.loads(match[1]), path)
+    """Return the folder that the first ``file_name`` of a COCO file whose image exists is relative to, or None."""
+    matches = re.finditer(rb'"file_name"\s*:\s*("(?:[^"\\]|\\.)*")', folder.head(path))
+    # Some images may be missing.
+    for match in islice(matches, _MAX_FILES):
+        with suppress(ValueError):  # a name that is cut off within an escape, or is not UTF-8
+            image_dir = _image_dir(folder, json.loads(match[1]), path)
+            if image_dir is not None:
+                return image_dir
     return None
 
 
