@@ -174,6 +174,8 @@ def _layout_error(folder: _SearchedFolder, layouts: Sequence[Layout], name: str 
         message = f"no layout of a known format fits; it contains {listed}" + (f"; this may be {hint}" if hint else "")
         message += "".join(f"; not {refusal}" for refusal in folder.refusals[:3])
         remedy = "name the format, as in dataset=files dataset.format=coco; `lit-loader index --help` lists all"
+        # The hint has its own remedy: no format reads the file of another program.
+        remedy = "" if hint else remedy
         return AnnotationError(message, path=folder.root, remedy=remedy)
     lines = [f"  {layout.name}: {layout.format}, {layout.reason}" for layout in layouts]
     problem = "several layouts fit" if name is None else f"layout={name!r} is none of those that fit"

@@ -466,8 +466,8 @@ def test_folders_of_stages_are_no_classes(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"_via_settings": {}, "_via_img_metadata": {}}', "VIA JSON: export it from VIA as COCO"),
-        ("{}", "no layout of a known format fits; it contains notes.json"),
+        ('{"_via_settings": {}, "_via_img_metadata": {}}', "VIA JSON: export it from VIA as COCO$"),
+        ("{}", "no layout of a known format fits; it contains notes.json; name the format"),
         ('[{"id": 1, "annotations": [{"completed_by": 1}]}]', "this may be Label Studio JSON: export it"),
     ],
 )
