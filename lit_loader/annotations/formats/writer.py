@@ -109,7 +109,7 @@ def corner_losses(table: AnnotationTable) -> dict[str, int]:
 
 
 def outline_areas(table: AnnotationTable) -> npt.NDArray[np.float64]:
-    """Return the area of each object's oriented box, or without one of its box, in square pixels, ``(num_objects,)``."""
+    """Return the area of each object's oriented box, or else of its box, in square pixels, ``(num_objects,)``."""
     # In float64 the width and the height are exact.
     sides = table.boxes[:, 2:].astype(np.float64) - table.boxes[:, :2]
     areas: npt.NDArray[np.float64] = sides.prod(axis=1)
