@@ -150,7 +150,7 @@ def test_a_problem_is_raised_with_file_and_line_or_reported(root, policy, fields
         add(rows, **{"line": 7, **fields})
         return build(rows, class_names=["face"] if policy == "unknown_class" else None)
 
-    with pytest.raises(AnnotationError, match=rf"list\.txt:7: .*{kind}.*ReadPolicy\({policy}="):
+    with pytest.raises(AnnotationError, match=rf"list\.txt:7: .*{kind}.*policy={{'{policy}': "):
         read(**{policy: "raise"})
     for action in set(get_args(get_type_hints(ReadPolicy)[policy])) - {"raise"}:
         table = read(**{policy: action})
