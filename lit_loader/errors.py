@@ -44,9 +44,9 @@ def as_argument(name: str, value: Any) -> str:
         value: The value, or ``...`` if the reader has to choose it.
     """
     text = "..." if value is ... else repr(value)
-    # Readers know their policy, and not the form in which the user has set it.
+    # Sources and `read_annotations` take the policy as a mapping.
     owner, _, field = name.partition(".")
-    return f"ReadPolicy({field}={text})" if owner == "policy" and field else f"{name}={text}"
+    return f"policy={{{field!r}: {text}}}" if owner == "policy" and field else f"{name}={text}"
 
 
 def _with_remedy(message: str, settings: Mapping[str, Any], remedy: str, write: SettingText) -> str:

@@ -44,6 +44,7 @@ _STAGE_BY_WORD: Final = {
     **dict.fromkeys(("val", "valid", "validation"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
+_VOC_LISTS: Final = "ImageSets/Main"
 _MAX_CHOICES: Final = 8  # layouts of one format that differ in the folder of a stage
 _NOT_LABELS: Final = ("classes.txt", "labels.txt", "obj.names")
 _FACE_POINTS: Final = (5, 68, 98)  # numbers of points with a schema of that name
@@ -173,6 +174,8 @@ def _layout_error(folder: _SearchedFolder, layouts: Sequence[Layout], name: str 
         message = f"no layout of a known format fits; it contains {listed}" + (f"; this may be {hint}" if hint else "")
         message += "".join(f"; not {refusal}" for refusal in folder.refusals[:3])
         remedy = "name the format, as in dataset=files dataset.format=coco; `lit-loader index --help` lists all"
+        # The hint has its own remedy: no format reads the file of another program.
+        remedy = "" if hint else remedy
         return AnnotationError(message, path=folder.root, remedy=remedy)
     lines = [f"  {layout.name}: {layout.format}, {layout.reason}" for layout in layouts]
     problem = "several layouts fit" if name is None else f"layout={name!r} is none of those that fit"
@@ -196,6 +199,8 @@ def _find_layouts(folder: _SearchedFolder) -> list[Layout]:
     for _ in range(2):
         if layouts:
             break
+        # The folders of a VOC set are parts of it, and not sets.
+        tops = [top for top in tops if not folder.is_folder(_join(top, _VOC_LISTS))]
         tops = [_join(top, name) for top in tops for name in folder.folders(top)[:_MAX_FOLDERS]]
         layouts = [layout for top in tops for layout in _layouts_below(folder, top)]
         # Annotations that no format fits may be about these images.
@@ -274,12 +279,14 @@ def _coco(folder: _SearchedFolder) -> Iterator[Layout]:
 
 
 def _coco_image_dir(folder: _SearchedFolder, path: str) -> str | None:
-    """Return the folder that the first ``file_name`` of a COCO file is relative to, or None."""
-    match = re.search(rb'"file_name"\s*:\s*("(?:[^"\\]|\\.)*")', folder.head(path))
-    if match is None:
-        return None
-    with suppress(ValueError):  # a name that is cut off within an escape, or is not UTF-8
-        return _image_dir(folder, json.loads(match[1]), path)
+    """Return the folder that the first ``file_name`` of a COCO file whose image exists is relative to, or None."""
+    matches = re.finditer(rb'"file_name"\s*:\s*("(?:[^"\\]|\\.)*")', folder.head(path))
+    # Some images may be missing.
+    for match in islice(matches, _MAX_FILES):
+        with suppress(ValueError):  # a name that is cut off within an escape, or is not UTF-8
+            image_dir = _image_dir(folder, json.loads(match[1]), path)
+            if image_dir is not None:
+                return image_dir
     return None
 
 
@@ -415,15 +422,15 @@ def _is_dota_dir(folder: _SearchedFolder, place: str, name: str) -> bool:
 
 def _voc(folder: _SearchedFolder) -> Iterator[Layout]:
     """XML files with ``<annotation>``: VOC's folders, a folder for each stage, or one folder."""
+    image_ids = {place: image_id for place in _places(folder) if (image_id := _voc_image_id(folder, place)) is not None}
     places = [
         place
-        for place in _places(folder)
-        for path in _first(folder, place, ".xml")
+        for place, image_id in image_ids.items()
         # The old LabelMe has the same root element.
-        if re.search(rb"<annotation\b(?!.*<sourceAnnotation>)", folder.head(path), re.DOTALL)
+        if re.search(rb"<annotation\b(?!.*<sourceAnnotation>)", folder.head(_join(place, f"{image_id}.xml")), re.DOTALL)
     ]
-    image_dirs = {place: _voc_image_dir(folder, place) for place in places}
-    lists = [name.removesuffix(".txt") for name in folder.files_ending("ImageSets/Main", ".txt")]
+    image_dirs = {place: _voc_image_dir(folder, place, image_ids[place]) for place in places}
+    lists = [name.removesuffix(".txt") for name in folder.files_ending(_VOC_LISTS, ".txt")]
     # The other lists of VOC are of single classes, such as cat_train.
     choices = _choices(name for name in lists if name.lower() in _STAGE_BY_WORD)
     if "trainval" in lists:
@@ -431,7 +438,7 @@ def _voc(folder: _SearchedFolder) -> Iterator[Layout]:
     unstaged = [place for place in places if _stage_of(place) is None]
     for place in unstaged:
         for stages in choices or [{"train": "."}]:
-            where = f", with the lists {_listed(stages.values())} of ImageSets/Main" if choices else ""
+            where = f", with the lists {_listed(stages.values())} of {_VOC_LISTS}" if choices else ""
             yield _layout(
                 name=f"voc:{place}" + (f":{_joined(stages)}" if len(choices) > 1 else ""),
                 format="voc",
@@ -456,14 +463,28 @@ def _voc_roots(folder: _SearchedFolder) -> list[str]:
     """Return the folders with VOC's lists that are one or two levels down, such as VOCdevkit/VOC2012."""
     tops = folder.folders(".")[:_MAX_FOLDERS]
     tops += [_join(top, name) for top in tops for name in folder.folders(top)[:_MAX_FOLDERS] if name.startswith("VOC")]
-    return [top for top in tops if folder.is_folder(f"{top}/ImageSets/Main")]
+    return [top for top in tops if folder.is_folder(_join(top, _VOC_LISTS))]
 
 
-def _voc_image_dir(folder: _SearchedFolder, place: str) -> str | None:
-    """Return the folder of the image that has the name of the first XML file, or None."""
-    names = [posixpath.basename(path).removesuffix(".xml") for path in _first(folder, place, ".xml")]
+def _voc_image_id(folder: _SearchedFolder, place: str) -> str | None:
+    """Return the id of an image that has an XML file in a folder, or None: the first one, else one of VOC's lists."""
+    for name in folder.files_ending(place, ".xml")[:1]:
+        return name.removesuffix(".xml")
+    # The ids of a set whose images are in several folders begin with the folder, such as ``training/a``, and so do its
+    # XML files. Only the lists are looked at, because they spare a search through all folders.
+    for name in folder.files_ending(_VOC_LISTS, ".txt")[:_MAX_FILES]:
+        lines = folder.head(f"{_VOC_LISTS}/{name}").decode("utf-8", "surrogateescape").split("\n", 1)
+        with suppress(UnsafePathError):
+            image_id = join_path(".", lines[0].strip())
+            if folder.is_file(_join(place, f"{image_id}.xml")):
+                return image_id
+    return None
+
+
+def _voc_image_dir(folder: _SearchedFolder, place: str, image_id: str) -> str | None:
+    """Return the folder of an image that has an XML file in ``place``, or None."""
     places = [place, *(other for other in _places(folder) if _stage_of(other) in (None, _stage_of(place)))]
-    stems = [_join(other, name) for other in places for name in names]
+    stems = [_join(other, image_id) for other in places]
     images = folder.find_images(stems, [True] * len(stems))
     return next((other for other, files in zip(places, images, strict=True) if files), None)
 

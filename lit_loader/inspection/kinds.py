@@ -74,6 +74,10 @@ READER_KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
         ),
         "several_images": _warning("several image files match an annotation", "remove or rename the others"),
         "swapped": _warning("the corners of a box are swapped", "correct the corners"),
+        "unread_class": _warning(
+            "no column is the class, and a column of text is not read",
+            "pass --option class_column=NAME, or --option class_name=NAME for a set of one class",
+        ),
         "unknown_class": _error("the class of an object is not in the list of classes", "correct or add the class"),
         "unknown_point": _note("a point is not in the schema", "nothing, unless training needs the point"),
         "wrong_filename": _warning("an annotation names another image file", "correct the name"),

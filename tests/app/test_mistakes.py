@@ -35,7 +35,7 @@ def test_error_in_the_data_names_the_key_that_solves_it(app, voc):
     assert line.startswith("error: ")
     assert "Annotations/b.xml: there is no image" in line
     assert "pass dataset.policy.missing_image=drop or keep" in line
-    assert "ReadPolicy" not in line
+    assert "policy={" not in line
 
 
 def test_missing_file_names_the_keys_of_all_files(app, tmp_path):

@@ -421,6 +421,13 @@ def test_the_lists_of_voc_are_matched_by_their_stage(tmp_path):
     assert layout.stages == {"train": "train", "val": "valid", "test": "test"}
 
 
+def test_a_missing_first_image_does_not_hide_the_folder_of_the_others(tmp_path):
+    coco_2017(tmp_path)
+    (tmp_path / "train2017" / "train_0.jpg").unlink()
+    (layout,) = find_layouts(tmp_path)
+    assert layout.stage_options == {stage: {"image_dir": f"{stage}2017"} for stage in ("train", "val")}
+
+
 def test_labels_of_yolo_are_found_behind_empty_ones_and_lists_of_classes(tmp_path):
     yolo_folders(tmp_path)
     write(tmp_path / "labels" / "classes.txt", "cat\ndog\n")
@@ -459,8 +466,8 @@ def test_folders_of_stages_are_no_classes(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"_via_settings": {}, "_via_img_metadata": {}}', "VIA JSON: export it from VIA as COCO"),
-        ("{}", "no layout of a known format fits; it contains notes.json"),
+        ('{"_via_settings": {}, "_via_img_metadata": {}}', "VIA JSON: export it from VIA as COCO$"),
+        ("{}", "no layout of a known format fits; it contains notes.json; name the format"),
         ('[{"id": 1, "annotations": [{"completed_by": 1}]}]', "this may be Label Studio JSON: export it"),
     ],
 )

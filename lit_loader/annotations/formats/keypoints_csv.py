@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from lit_loader.annotations.problems import shorten
 from lit_loader.errors import AnnotationError
 
 __all__ = ["Column", "KeypointsCsvReader"]
+
+_logger = logging.getLogger(__name__)
 
 Column: TypeAlias = str | int
 _NUM_SAMPLE_ROWS: Final = 100  # rows that decide whether a column contains numbers
@@ -44,8 +47,9 @@ class KeypointsCsvReader(LineReader):
     ``label`` is the class; next to such a box, ``width`` and ``height`` are the size of the image, as in the tables of
     TensorFlow's object detection (``filename,width,height,class,xmin,ymin,xmax,ymax``).
 
-    Unused columns are named in the report. A table whose unused columns look like coordinates is refused: if more than
-    one of them contains numbers, or if any does while the points are read from the columns that no option names.
+    Unused columns are named in the report, and without a class a warning names columns of text that may be it. A table
+    whose unused columns look like coordinates is refused: if more than one of them contains numbers, or if any does
+    while the points are read from the columns that no option names.
 
     Args:
         path_column: Name, or number from 0, of the column with the image's path.
@@ -104,8 +108,16 @@ class KeypointsCsvReader(LineReader):
         for line, fields in chain(sample, table):
             self.add(rows, columns, fields, line=line)
             count += 1
-        for place in unused if count else ():
+        if not count:
+            return
+        for place in unused:
             rows.not_read(f"column {head.label(place)}", count)
+        if candidates := self._class_candidates(columns, unused, [fields for _, fields in sample]):
+            # A detector would train on the one class "object".
+            labels = [head.label(place) for place in candidates]
+            message = f"column {' or '.join(labels)} may be the class; pass class_column={labels[0]}"
+            _logger.warning("%s: %s", rows.root / unit, message)
+            rows.problem("unread_class", "keep", message, line=head.line)
 
     def _columns(self, head: _Head, sample: Sequence[list[str]]) -> tuple[Columns, list[int]]:
         """Return the positions of the columns, and the positions of unused columns.
@@ -159,6 +171,17 @@ class KeypointsCsvReader(LineReader):
             box_format=box_format,
         )
         return columns, sorted(unused + places["ignored"])
+
+    def _class_candidates(self, columns: Columns, unused: Sequence[int], sample: Sequence[list[str]]) -> list[int]:
+        """Return the unread columns of text if no column and no option is the class."""
+        if columns.places["class"] or self.class_name is not None or self.ignore_columns == "rest":
+            return []
+        texts = {place: [fields[place] for fields in sample if place < len(fields)] for place in unused}
+        return [
+            place
+            for place, cells in texts.items()
+            if place not in columns.places["ignored"] and any(cells) and not _count_numbers(cells)
+        ]
 
     def _check_unused(self, head: _Head, sample: Sequence[list[str]], unused: Sequence[int]) -> None:
         """Refuse unused numbers: they are probably coordinates that an option should name."""
@@ -219,11 +242,11 @@ class _Head:
     def __init__(self, cells: list[str], *, has_names: bool, path: Path, line: int) -> None:
         self.cells = cells
         self._has_names = has_names
+        self.line = line
         self._path = path
-        self._line = line
 
     def refuse(self, message: str) -> NoReturn:
-        raise AnnotationError(message, path=self._path, line=self._line)
+        raise AnnotationError(message, path=self._path, line=self.line)
 
     def label(self, place: int) -> str:
         return repr(shorten(self.cells[place])) if self._has_names else str(place)

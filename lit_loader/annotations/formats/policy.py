@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
-__all__ = ["ReadPolicy"]
+__all__ = ["ReadPolicy", "allowed_actions"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +73,13 @@ class ReadPolicy:
     degenerate: Literal["drop", "keep", "raise"] = "drop"
 
     def __post_init__(self) -> None:
-        # The type annotations are the only list of allowed actions.
-        for name, hint in get_type_hints(type(self)).items():
+        for name, actions in allowed_actions().items():
             value = getattr(self, name)
-            actions = get_args(hint)
             if value not in actions:
                 raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, actions))}")
+
+
+def allowed_actions() -> dict[str, tuple[str, ...]]:
+    """Return the allowed actions for each kind of problem."""
+    # The type annotations are the only list of them.
+    return {name: get_args(hint) for name, hint in get_type_hints(ReadPolicy).items()}

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lit_loader.annotations.formats.folder import join_path
-from lit_loader.annotations.formats.policy import ReadPolicy
+from lit_loader.annotations.formats.policy import ReadPolicy, allowed_actions
 from lit_loader.annotations.formats.text_file import read_with_state
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.masks import RunLengths
@@ -519,7 +519,9 @@ class Rows:
         if action == "raise":
             # The object's position helps in files of one long line.
             text = "" if index is None else f"object {index}: "
-            settings = {f"policy.{kind}": ...}
+            other_actions = [name for name in allowed_actions().get(kind, ()) if name != "raise"]
+            # The user chooses if there are several.
+            settings = {f"policy.{kind}": other_actions[0] if len(other_actions) == 1 else ...}
             path = self.root / self.file
             self.raised = AnnotationError(text + message, path=path, line=line, remedy="correct it", settings=settings)
             raise self.raised

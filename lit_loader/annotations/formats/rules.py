@@ -224,8 +224,13 @@ class _Images:
         message = f"there is no image {shorten(first_path)!r}"
         if len(missing) > 1:
             message += f", and {len(missing)} of {len(self.paths)} images are missing in all"
-        remedy = "; set `image_dir` to the folder that the paths are relative to"
-        message += f", but {shorten(similar[0])!r} exists, with another extension" if similar else remedy
+        if similar:
+            message += f", but {shorten(similar[0])!r} exists, with another extension"
+        elif len(missing) == len(self.paths):
+            message += "; set `image_dir` to the folder that the paths are relative to"
+        else:
+            # The images that exist show that `image_dir` is right.
+            message += "; restore the missing files" if len(missing) > 1 else "; restore the missing file"
         self._problem(missing[0], "missing_image", message)
         report = self._rows.report
         for position, number in enumerate(missing[1:], start=1):

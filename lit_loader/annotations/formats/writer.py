@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from lit_loader.annotations.formats.parallel import iter_chunks
 from lit_loader.annotations.formats.rows import FLAG_BITS
-from lit_loader.annotations.quadrangles import enclosing_boxes, has_numbers, rotated_corners
+from lit_loader.annotations.quadrangles import enclosing_boxes, has_numbers, rotated_corners, signed_areas
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import SettingError
 from lit_loader.foundation.files import new_file
 
-__all__ = ["Writer", "corner_losses", "in_chunks", "lost", "number_text", "write_file"]
+__all__ = ["Writer", "corner_losses", "in_chunks", "lost", "number_text", "outline_areas", "write_file"]
 
 _Item = TypeVar("_Item")
 _Part = TypeVar("_Part")
@@ -107,6 +108,16 @@ def corner_losses(table: AnnotationTable) -> dict[str, int]:
     }
 
 
+def outline_areas(table: AnnotationTable) -> npt.NDArray[np.float64]:
+    """Return the area of each object's oriented box, or else of its box, in square pixels, ``(num_objects,)``."""
+    # In float64 the width and the height are exact.
+    sides = table.boxes[:, 2:].astype(np.float64) - table.boxes[:, :2]
+    areas: npt.NDArray[np.float64] = sides.prod(axis=1)
+    oriented_rows = np.flatnonzero(table.has_orientation())
+    areas[oriented_rows] = np.abs(signed_areas(table.oriented_corners(oriented_rows)))
+    return areas
+
+
 def number_text(number: np.floating) -> str:
     """Return the fewest digits that restore the number's bits, without a fraction for a whole number."""
     value = float(number)
@@ -121,9 +132,9 @@ def lost(table: AnnotationTable, *kinds: str) -> list[str]:
 
     Args:
         table: The table.
-        kinds: Kinds of values that the format has no place for: ``"masks"``; ``"numbers"``, ids and areas; ``"ids"``;
-            ``"oriented"``, oriented boxes; ``"places"``, coordinates of absent points; ``"sizes"`` with one side known;
-            ``"files"``, several images of one file; ``"flags"``.
+        kinds: Kinds of values that the format has no place for: ``"masks"``; ``"numbers"``, ids and areas, except for
+            areas that `outline_areas` computes; ``"ids"``; ``"oriented"``, oriented boxes; ``"places"``, coordinates of
+            absent points; ``"sizes"`` with one side known; ``"files"``, several images of one file; ``"flags"``.
     """
     # Formats write zeros for an absent point.
     absent_points = 0
@@ -148,5 +159,9 @@ def lost(table: AnnotationTable, *kinds: str) -> list[str]:
     # Areas belong to ids in formats that have no place for numbers at all.
     counts["numbers"] = dict(counts["ids"])
     if table.areas is not None:
-        counts["numbers"]["areas of objects"] = np.isfinite(table.areas).sum()
+        with np.errstate(over="ignore"):
+            computed_areas = outline_areas(table).astype(np.float32)
+        # COCO files have an area for every object, and for most of them it only repeats the box.
+        is_lost = np.isfinite(table.areas) & (table.areas != computed_areas)
+        counts["numbers"]["areas of objects"] = is_lost.sum()
     return [f"{count} {name}" for kind in kinds for name, count in counts[kind].items() if count]

@@ -208,7 +208,7 @@ class YoloReader(Reader):
                 problem = f"files *{shorten(ending)}", "belongs to no image"
                 units.append(_Unit(row_format, "", "", path, problem=problem))
         for key in sorted(data.entries.keys() - {*_READ_KEYS, *_SPLITS, name}):
-            problem = f"{shorten(key)} of the data file", "is not read"
+            problem = f"{shorten(key)} of the data file", f"key {shorten(repr(key))} is not read"
             units.append(_Unit(row_format, "", "", file, problem=problem))
         files = dict.fromkeys([file, row_format.file, *filter(folder.is_file, sources), *labels])
         return Inputs(files=list(filter(None, files)), units=units, split=split, listed=list(images))

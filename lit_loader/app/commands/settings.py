@@ -67,7 +67,7 @@ def as_option(name: str, value: Any) -> str:
     """
     owner, _, problem = name.partition(".")
     if owner == "policy":
-        return f"--policy {problem}=ACTION"
+        return f"--policy {problem}={'ACTION' if value is ... else value}"
     if name == "class_names":
         return "--class-names NAME,NAME"
     if name == "append":

@@ -88,7 +88,7 @@ def test_numbers_refer_to_the_class_file_or_class_names(listed, options, class_n
 
 @pytest.mark.parametrize("label", ["3", "-1", "1.0", "x", "\u0661", "9" * 50])
 def test_a_number_without_a_class_is_an_unknown_class(listed, label):
-    words = r"list\.txt:2: label .* is not one of the 3 class numbers.*unknown_class="
+    words = r"list\.txt:2: label .* is not one of the 3 class numbers.*'unknown_class': "
     with pytest.raises(AnnotationError, match=words):
         listed(f"a.jpg 0\nb.png {label}\n", numbered=True, class_names=["p", "q", "r"])
     table = listed(f"b.png {label} 2\n", numbered=True, class_names=["p", "q", "r"], unknown_class="drop")

@@ -117,7 +117,7 @@ def test_elements_and_attributes_not_read_are_counted_by_name(imglab):
     ],
 )
 def test_malformed_boxes_name_file_and_line_or_are_dropped(imglab, boxes, words):
-    with pytest.raises(AnnotationError, match=rf"a\.xml:6: .*{words}.*malformed="):
+    with pytest.raises(AnnotationError, match=rf"a\.xml:6: .*{words}.*'malformed': "):
         imglab(f"<box {BOX}/>".replace("/>", ">" + part("0", 3, 3) + "</box>") + f"\n{boxes}")
     table = imglab(f"<box {BOX}/>\n{boxes}", malformed="drop")
     assert (table.num_objects, table.report.counts) == (1, {("malformed", "drop"): 1})

@@ -145,10 +145,28 @@ def test_missing_and_repeated_columns_are_refused_by_name(read, options, words):
         read("f,x,x\na.jpg,1,2\n", **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "column 'cell' or 'source' may be the class; pass class_column='cell'"),
+        ({"ignore_columns": ["cell"]}, "column 'source' may be the class; pass class_column='source'"),
+        ({"ignore_columns": "rest"}, None),
+        ({"class_name": "cell"}, None),
+        ({"class_column": "cell"}, None),
+    ],
+)
+def test_an_unread_column_that_may_be_the_class_is_a_warning(read, caplog, options, message):
+    text = "file,cell,source,age,xmin,ymin,xmax,ymax\na.jpg,RBC,lab,7,1,2,3,4\na.jpg,WBC,lab,8,1,2,3,4\n"
+    table = read(text, **options)
+    problems = [(problem.line, problem.message) for problem in table.report if problem.kind == "unread_class"]
+    assert problems == ([] if message is None else [(1, message)])
+    assert caplog.text.count("may be the class") == len(problems)
+
+
 def test_unread_columns_are_counted_by_name(read):
     table = read("file,name,age,kind\na.jpg,Ann,31,cat\na.jpg,Bob,7,dog\n", class_column="kind")
     assert table.report.counts == {("column 'name'", "not read"): 2, ("column 'age'", "not read"): 2}
-    assert read("a.jpg,Ann", header=False).report.counts == {("column 1", "not read"): 1}
+    assert read("a.jpg,31", header=False).report.counts == {("column 1", "not read"): 1}
     ignored = read("file,x,y\na.jpg,1,2\n", ignore_columns=["x", 2])
     assert ignored.report.counts == {("column 'x'", "not read"): 1, ("column 'y'", "not read"): 1}
     assert ignored.num_objects == 0  # no column describes an object

@@ -102,6 +102,21 @@ def test_invalid_size_is_reported_and_read_from_image(root, size):
     assert (table.widths.tolist(), table.report.counts) == ([60], {("bad_size", "unknown"): 1})
 
 
+@pytest.mark.parametrize(
+    ("names", "remedy"),
+    [
+        (["x.jpg", "y.jpg"], "2 of 2 images are missing in all; set `image_dir`"),
+        (["x.jpg", "y.jpg", "a.jpg"], "2 of 3 images are missing in all; restore the missing files; "),
+    ],
+)
+def test_image_dir_is_advised_only_if_all_images_are_missing(root, names, remedy):
+    rows = make(root, schema=None)
+    for name in names:
+        rows.image(name)
+    with pytest.raises(AnnotationError, match=remedy):
+        build(rows)
+
+
 def test_a_classified_image_has_the_box_of_the_whole_image(root):
     rows = make(root, schema=None, degenerate="raise")
     add(rows, box=None)
@@ -111,7 +126,7 @@ def test_a_classified_image_has_the_box_of_the_whole_image(root):
 @pytest.mark.parametrize(
     ("policy", "fields", "kind"),
     [
-        ("missing_image", {"path": "none.jpg"}, "there is no image 'none.jpg'(; set `image_dir`|$)"),
+        ("missing_image", {"path": "none.jpg"}, "there is no image 'none.jpg'(; restore the missing file|$)"),
         ("unreadable_image", {"path": "text.jpg"}, "the size of 'text.jpg' cannot be read"),
         ("unknown_class", {"class_name": "dog"}, "class 'dog' is not in"),
         ("invalid_keypoint", {"points": [[1, 2], [np.nan, 3], [4, 1e39]]}, r"2 points are not finite .*'r' \[nan"),
@@ -135,7 +150,7 @@ def test_a_problem_is_raised_with_file_and_line_or_reported(root, policy, fields
         add(rows, **{"line": 7, **fields})
         return build(rows, class_names=["face"] if policy == "unknown_class" else None)
 
-    with pytest.raises(AnnotationError, match=rf"list\.txt:7: .*{kind}.*ReadPolicy\({policy}="):
+    with pytest.raises(AnnotationError, match=rf"list\.txt:7: .*{kind}.*policy={{'{policy}': "):
         read(**{policy: "raise"})
     for action in set(get_args(get_type_hints(ReadPolicy)[policy])) - {"raise"}:
         table = read(**{policy: action})

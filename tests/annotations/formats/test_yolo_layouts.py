@@ -83,6 +83,7 @@ def test_darknets_paths_may_start_with_their_own_folder(tmp_path):
         assert [path.removeprefix("data/") for path in table.image_paths] == ["obj_train/a.jpg"]
         assert (table.class_names, table.num_objects) == (("cat", "dog"), 1)
         assert table.report.count("backup of the data file", "not read") == 1
+        assert "obj.data: key 'backup' is not read [not read]" in str(table.report)
         assert [problem.line for problem in table.report if problem.kind == "missing_image"] == [3]
 
 

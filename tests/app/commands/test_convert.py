@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lit_loader.annotations.formats.registry import read_annotations
+from lit_loader.annotations.layouts import find_layouts
 from lit_loader.app.commands import output_folder
 from lit_loader.app.commands.output_folder import RECORD
 from tests.support.any_table import assert_same_table
@@ -84,6 +85,13 @@ def test_subfolders_are_part_of_the_ids(convert, faces, tmp_path):
     convert("train.txt", "test=exam.txt")
     assert read_voc(tmp_path / "new", "test").image_ids[0] == "exam/deep/person0_0"
     assert read_voc(tmp_path / "new", "train").image_ids[0] == "images/person0_0"
+    (layout,) = find_layouts(tmp_path / "new")
+    assert (layout.format, layout.options) == ("voc", {})
+    assert layout.stages == {"train": "train", "test": "test"}
+    # A folder of the XML files is no set of its own, even if the files in the lists are missing.
+    (tmp_path / "new" / "ImageSets" / "Main" / "train.txt").write_text("gone\n")
+    (tmp_path / "new" / "ImageSets" / "Main" / "test.txt").write_text("../gone\n")
+    assert find_layouts(tmp_path / "new") == []
 
 
 def test_folders_of_voc_may_have_other_names(convert, command, faces, tmp_path):

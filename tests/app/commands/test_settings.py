@@ -6,12 +6,18 @@ import pytest
 
 from lit_loader.app.commands.settings import (
     UsageError,
+    as_option,
     parse_actions,
     parse_options,
     parse_shares,
     parse_splits,
     parse_value,
 )
+
+
+def test_policies_are_written_as_options_with_their_only_action():
+    assert as_option("policy.unknown_class", "drop") == "--policy unknown_class=drop"
+    assert as_option("policy.missing_image", ...) == "--policy missing_image=ACTION"
 
 
 def test_name_has_its_own_split_or_the_default():

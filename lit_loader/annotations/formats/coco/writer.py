@@ -15,11 +15,10 @@ import numpy.typing as npt
 
 from lit_loader.annotations.formats.coco.reader import SURROGATE, checked_name
 from lit_loader.annotations.formats.rows import MAX_POINTS
-from lit_loader.annotations.formats.writer import Writer, in_chunks, lost, write_file
+from lit_loader.annotations.formats.writer import Writer, in_chunks, lost, outline_areas, write_file
 from lit_loader.annotations.masks import RunLengths, encode_counts, run_lengths
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.problems import shorten
-from lit_loader.annotations.quadrangles import signed_areas
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.types import FIRST_LABEL
 
@@ -79,7 +78,9 @@ class CocoWriter(Writer):
         _check_names(table)
         path = root / check_relative(name)
         ids = _ids(table)
-        annotations = partial(_annotations, table=table, ids=ids, is_oriented=table.has_orientation())
+        annotations = partial(
+            _annotations, table=table, ids=ids, is_oriented=table.has_orientation(), areas=outline_areas(table)
+        )
         # Streamed, because all annotations of a large set as one text would take gigabytes.
         chunks = in_chunks(annotations, range(table.num_images), progress=progress)
 
@@ -239,7 +240,12 @@ def _categories(table: AnnotationTable, ids: Sequence[int]) -> Iterator[str]:
 
 
 def _annotations(
-    chunk: Sequence[int], *, table: AnnotationTable, ids: _Ids, is_oriented: npt.NDArray[np.bool_]
+    chunk: Sequence[int],
+    *,
+    table: AnnotationTable,
+    ids: _Ids,
+    is_oriented: npt.NDArray[np.bool_],
+    areas: npt.NDArray[np.float64],
 ) -> list[str]:
     image_ids, category_ids, object_ids = ids
     lines = []
@@ -247,16 +253,13 @@ def _annotations(
         rows = table.objects(i)
         for row in range(rows.start, rows.stop):
             x, y, right, bottom = table.boxes[row].tolist()  # float64, in which width and height are exact
-            width = right - x
-            height = bottom - y
             outline = table.oriented_corners([row])[0] if is_oriented[row] else None
-            outline_area = width * height if outline is None else float(np.abs(signed_areas(outline[None])[0]))
             record: dict[str, Any] = {
                 "id": object_ids[row],
                 "image_id": image_ids[i],
                 "category_id": category_ids[table.labels[row]],
-                "bbox": [_short(value) for value in (x, y, width, height)],
-                "area": _area(table, row, outline_area=outline_area),
+                "bbox": [_short(value) for value in (x, y, right - x, bottom - y)],
+                "area": _area(table, row, outline_area=float(areas[row])),
                 "iscrowd": int(table.crowd[row]),
                 **{key: 1 for key, name in _FLAGS.items() if getattr(table, name)[row]},
                 **_mask(table, row, outline),
