@@ -123,7 +123,7 @@ class Task(LightningModule, CurveTask):
         test_curves: The curves of the last test, over all of its sets; empty unless `record_curves` was called.
         batch_errors: The errors of the samples of the last test batch, see `sample_errors`; empty unless recorded.
         category_ids: Category id of each class of the training data by name, or None for each class if its file has
-            none. Set from a checkpoint; empty before.
+            none. Set when training starts and from a checkpoint; empty before.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -180,13 +180,11 @@ class Task(LightningModule, CurveTask):
             self.hparams[name] = _plain(value)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the category ids of the training data; without training data, keep the loaded ones."""
-        datamodule = None if self._trainer is None else getattr(self._trainer, "datamodule", None)
-        table = datamodule.first_table(("train",)) if isinstance(datamodule, TableDataModule) else None
-        save_category_ids(checkpoint, self.category_ids if table is None else category_ids_of(table))
+        """Add `category_ids` to a checkpoint."""
+        save_category_ids(checkpoint, self.category_ids)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Set `category_ids`, which `PredictionWriter` writes for images without annotations."""
+        """Restore `category_ids`, which `PredictionWriter` writes for images without annotations."""
         self.category_ids = read_category_ids(checkpoint)
 
     def set_model(self, model: nn.Module) -> None:
@@ -255,7 +253,11 @@ class Task(LightningModule, CurveTask):
         return self
 
     def on_train_start(self) -> None:
-        """Keep frozen layers in evaluation mode; before, Lightning would warn of modules in it."""
+        """Keep frozen layers in evaluation mode; before, Lightning would warn of modules in it. Set `category_ids`."""
+        datamodule = getattr(self.trainer, "datamodule", None)
+        table = datamodule.first_table(("train",)) if isinstance(datamodule, TableDataModule) else None
+        if table is not None:
+            self.category_ids = category_ids_of(table)
         self._keep_frozen()
         self._check_before_transfer()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -82,7 +81,7 @@ def test_every_format_names_the_files_and_the_classes_of_the_model(tmp_path, fol
         assert picture.size == (40 * 25, 32 * 25)
 
 
-def checkpoint_of(category_ids):
+def checkpoint_of(tmp_path, category_ids):
     """A checkpoint that a task writes while it trains on a set with these ids of its two classes."""
     table = AnnotationTable(
         root=".",
@@ -96,7 +95,9 @@ def checkpoint_of(category_ids):
         labels=[],
     )
     task = DetectionTask(lambda num_classes: Boxes(), class_names=CLASSES)
-    task._trainer = SimpleNamespace(datamodule=DetectionDataModule(DrawnSource(train=table)))
+    task.trainer = trainer_of(tmp_path)
+    task.trainer.datamodule = DetectionDataModule(DrawnSource(train=table))
+    task.on_train_start()
     checkpoint = {"state_dict": {}}
     task.on_save_checkpoint(checkpoint)
     return checkpoint
@@ -113,7 +114,7 @@ DAMAGED_RECORDS = [
 
 @pytest.mark.parametrize(("category_ids", "expected"), [([44, 31], 31), (None, 2)])
 def test_category_ids_are_those_of_the_training_data(tmp_path, folder, category_ids, expected):
-    checkpoint = checkpoint_of(category_ids)
+    checkpoint = checkpoint_of(tmp_path, category_ids)
     task = DetectionTask(lambda num_classes: Boxes(), class_names=CLASSES)
     task.on_load_checkpoint(checkpoint)
     path, _ = predict(tmp_path, folder, DetectionDataModule, task)
@@ -126,8 +127,8 @@ def test_category_ids_are_those_of_the_training_data(tmp_path, folder, category_
 
 
 @pytest.mark.parametrize("record", DAMAGED_RECORDS, ids=str)
-def test_damaged_record_of_category_ids_is_ignored_with_a_warning(caplog, record):
-    (key,) = checkpoint_of(None).keys() - {"state_dict"}
+def test_damaged_record_of_category_ids_is_ignored_with_a_warning(tmp_path, caplog, record):
+    (key,) = checkpoint_of(tmp_path, None).keys() - {"state_dict"}
     task = DetectionTask(lambda num_classes: Boxes(), class_names=CLASSES)
     task.on_load_checkpoint({"state_dict": {}, key: record})
     assert task.category_ids == {}
