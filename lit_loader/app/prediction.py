@@ -16,6 +16,7 @@ from lit_loader.app.training import has_stage
 from lit_loader.callbacks import BadSampleReport, PredictionWriter
 from lit_loader.datamodules import TableDataModule
 from lit_loader.errors import ImageError
+from lit_loader.foundation.counts import counted
 from lit_loader.recipes.category_ids import read_category_ids
 
 __all__ = ["main", "predict"]
@@ -60,7 +61,9 @@ def predict(cfg: DictConfig) -> None:
                 raise ImageError(f"{str(error).rstrip()}\n{remedy}") from error
         for report in run.trainer.callbacks:  # type: ignore[attr-defined] # Lightning sets it in a connector
             if isinstance(report, BadSampleReport) and (count := report.num_bad_samples.get("predict")):
-                console().print(f"{count} images could not be read: {report.path or 'see above'}", soft_wrap=True)
+                console().print(
+                    f"{counted(count, 'image')} could not be read: {report.path or 'see above'}", soft_wrap=True
+                )
         console().print(f"predictions of checkpoint {path}:", *writer.paths, soft_wrap=True)
 
 

@@ -34,6 +34,7 @@ from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_duplica
 from lit_loader.datamodules import ClassificationDataModule, TableDataModule
 from lit_loader.datamodules.set_names import clean_set_names
 from lit_loader.errors import SettingError
+from lit_loader.foundation.counts import counted
 from lit_loader.images import ImageReading
 from lit_loader.loader.arguments import check_choice
 from lit_loader.types import FIRST_LABEL
@@ -277,12 +278,12 @@ class PredictionWriter(BasePredictionWriter):
             prediction_by_row = {
                 row: predictions[set_index, row] for set_index, row in sorted(predictions) if set_index == index
             }
-            count = f"{len(prediction_by_row)} samples"
+            count = counted(len(prediction_by_row), "sample")
             if predict_set.tiled is None:
                 results = _merge_objects(prediction_by_row, predict_set)
             else:
                 results = self._merge_tiles(prediction_by_row, predict_set.tiled)
-                count = f"{len(prediction_by_row)} tiles of {len(results)} images"
+                count = f"{counted(len(prediction_by_row), 'tile')} of {counted(len(results), 'image')}"
             # Only now, because Lightning loads a checkpoint after `setup`.
             output = _with_category_ids(predict_set.output, getattr(pl_module, "category_ids", {}))
             path = write_predictions(self.format, self.folder, results, output)

@@ -14,6 +14,7 @@ from rich.table import Table
 from torch.utils.data import Sampler
 
 from lit_loader.annotations import AnnotationTable, image_labels
+from lit_loader.foundation.counts import counted
 from lit_loader.foundation.escaping import printable
 from lit_loader.mixing import Mix
 from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
@@ -293,11 +294,11 @@ def summary_table(summaries: list[SetSummary]) -> str:
             if summary.unlabelled_classes:
                 table.add_row("", f"unlabelled: {', '.join(map(_cell, summary.unlabelled_classes))}")
             if summary.problems:
-                table.add_row("", f"{summary.problems} annotation problems handled, see lit-loader index")
+                table.add_row("", f"{counted(summary.problems, 'annotation problem')} handled, see lit-loader index")
             if summary.num_left_out:
                 table.add_row("", f"{summary.num_left_out} left out")
             if summary.num_crowd:
-                table.add_row("", f"{summary.num_crowd} crowd regions left out")
+                table.add_row("", f"{counted(summary.num_crowd, 'crowd region')} left out")
         table.add_section()
         previous = summary.name
     # A fixed width, so that the text does not depend on the terminal.

@@ -95,7 +95,7 @@ def test_images_of_a_folder_get_the_predictions_of_the_data_set(app, run, tmp_pa
     with pytest.warns(BadSamplesWarning, match=r"broken\.png"):
         result = app("predict", *words, "datamodule.on_bad_sample=skip", small=False)
     assert results_by_name(result.folder) == expected
-    assert f"1 images could not be read: {result.folder}/bad_samples.jsonl" in result.out
+    assert f"1 image could not be read: {result.folder}/bad_samples.jsonl" in result.out
     assert len(list(result.folder.rglob("*.jpg"))) == 8
 
 
@@ -120,7 +120,7 @@ def test_large_images_are_predicted_in_tiles_by_a_model_of_whole_images(app, run
     row.save(tmp_path / "images" / "row.png")
     result = app("predict", *words, tiling, small=False)
     predictions = results_by_name(result.folder)
-    assert "predictions of 4 tiles of 1 images" in result.out + result.err
+    assert "predictions of 4 tiles of 1 image" in result.out + result.err
     offsets = {f"{number}.png": 48 * number for number in range(4)}
     shifted = [("row.png", name, score, x + offsets[file], *box) for file, name, score, x, *box in scenes]
     ends = np.array([(x, x + width) for _, _, _, x, _, width, _ in shifted])
