@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from lightning.pytorch import LightningModule, Trainer
 from rich.console import Console
 from rich.table import Table
 
 from lit_loader.callbacks import ClassMix, ClassMixMonitor, DataMonitor
 from lit_loader.callbacks.attached import find_callback
+from lit_loader.datamodules.summary import shown_rows
 from lit_loader.foundation.escaping import printable
 from lit_loader.recipes import Task
 from lit_loader.recipes.metrics import Report
@@ -51,9 +54,14 @@ def _print_scores(results: Sequence[tuple[str, Mapping[str, float]]], out: Conso
         tables.setdefault(tuple(scores), {})[title] = scores
     for names, columns in tables.items():
         table = Table("", *map(printable, columns))
-        for name in names:
-            values = [scores[name] for scores in columns.values()]
+        values_by_name = {name: [scores[name] for scores in columns.values()] for name in names}
+        # A class without objects in the test set has no score.
+        rows = shown_rows(np.array([all(map(math.isnan, values)) for values in values_by_name.values()]))
+        for name in (names[row] for row in rows):
+            values = values_by_name[name]
             table.add_row(printable(name), *(str(v) if isinstance(v, int) else f"{v:.3f}" for v in values))
+        if len(rows) < len(names):
+            table.add_row(f"{len(names) - len(rows)} without a score", *("nan" for _ in columns))
         out.print(table)
 
 
@@ -63,7 +71,11 @@ def _print_mix(mix: ClassMix, out: Console) -> None:
     if not mix.counts.any():
         return
     table = Table(printable(mix.label), "in the set", "expected", "arrived", title="mix", title_justify="left")
-    for i, name in enumerate(mix.class_names):
-        shares = ("n/a" if share is None else f"{share[i]:.1%}" for share in (mix.natural, mix.expected))
-        table.add_row(printable(name), *shares, f"{mix.arrived[i]:.1%}")
+    shares = [share for share in (mix.natural, mix.expected, mix.arrived) if share is not None]
+    rows = shown_rows(np.sum(shares, axis=0) == 0)
+    for i in rows:
+        cells = ("n/a" if share is None else f"{share[i]:.1%}" for share in (mix.natural, mix.expected))
+        table.add_row(printable(mix.class_names[i]), *cells, f"{mix.arrived[i]:.1%}")
+    if len(rows) < len(mix.class_names):
+        table.add_row(f"{len(mix.class_names) - len(rows)} without objects")
     out.print(table)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_duplica
 from lit_loader.datamodules import ClassificationDataModule, TableDataModule
 from lit_loader.datamodules.set_names import clean_set_names
 from lit_loader.errors import SettingError
+from lit_loader.foundation.counts import counted
 from lit_loader.images import ImageReading
 from lit_loader.loader.arguments import check_choice
 from lit_loader.types import FIRST_LABEL
@@ -277,13 +278,15 @@ class PredictionWriter(BasePredictionWriter):
             prediction_by_row = {
                 row: predictions[set_index, row] for set_index, row in sorted(predictions) if set_index == index
             }
-            count = f"{len(prediction_by_row)} samples"
+            count = counted(len(prediction_by_row), "sample")
             if predict_set.tiled is None:
                 results = _merge_objects(prediction_by_row, predict_set)
             else:
                 results = self._merge_tiles(prediction_by_row, predict_set.tiled)
-                count = f"{len(prediction_by_row)} tiles of {len(results)} images"
-            path = write_predictions(self.format, self.folder, results, predict_set.output)
+                count = f"{counted(len(prediction_by_row), 'tile')} of {counted(len(results), 'image')}"
+            # Only now, because Lightning loads a checkpoint after `setup`.
+            output = _with_category_ids(predict_set.output, getattr(pl_module, "category_ids", {}))
+            path = write_predictions(self.format, self.folder, results, output)
             self.paths.append(path)
             rank_zero_info(f"predictions of {count}: {path}")
             if self.num_pictures != 0:
@@ -406,6 +409,19 @@ class PredictionWriter(BasePredictionWriter):
                 # The score of an object that several tiles show is known only when they are merged.
                 min_score=self.min_score if predict_set.tiled is None else 0.0,
             )
+
+
+def _with_category_ids(output: PredictedSet, category_ids: Mapping[str, int | None]) -> PredictedSet:
+    """Return a set with the category ids of the model's training data, unless the images have category ids already."""
+    images = output.images
+    ids = [category_ids.get(name) for name in output.class_names]
+    known_ids = [category_id for category_id in ids if category_id is not None]
+    if images.category_ids is not None or not known_ids or len(known_ids) < len(ids):
+        return output
+    # Classes that the model does not predict follow; they get unused ids.
+    first_unused = max(known_ids) + 1
+    known_ids += range(first_unused, first_unused + images.num_classes - len(ids))
+    return replace(output, images=images.with_class_names(images.class_names, category_ids=known_ids))
 
 
 def _check_format(format: PredictionFormat, *, labels: bool, masks: bool) -> None:

@@ -10,6 +10,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import PurePath
 from typing import Any, Final, TypeVar, get_args
 
+from lit_loader.annotations.problems import shorten
 from lit_loader.foundation.signatures import fits, signature_of, type_text
 from lit_loader.schedules import BatchChoice, EpochRange, LinearSchedule
 
@@ -17,7 +18,9 @@ __all__ = ["arguments_of", "as_settings", "check_at_least", "check_types", "plai
 
 _Settings = TypeVar("_Settings")
 
+_MAX_VALUE: Final = 80  # characters of a value that a message contains
 _REMEDIES: Final = {
+    "_dataset": "a list is taken for several data sets; for one list of samples, give a Dataset that returns them",
     "source": "give lit_loader.open_source(FOLDER), or one of lit_loader.datasets, such as VocSource(root=FOLDER)",
     "_sampler": "give one of lit_loader.datamodules, such as ClassBalancedSamplerConfig(), or a torch Sampler",
     "_batching": "give one such as AspectRatioBatching(num_buckets=8)",
@@ -65,7 +68,8 @@ def check_types(owner: type, arguments: Mapping[str, Any]) -> None:
             remedy = next((f"; {text}" for end, text in _REMEDIES.items() if name.endswith(end)), "")
             # A wrong word among the choices of a Literal is a wrong value, not a wrong type.
             error = ValueError if isinstance(value, str) and "'" in expected else TypeError
-            raise error(f"{name}={value!r} of type {type(value).__name__} should be {expected}{remedy}")
+            text = shorten(repr(value), _MAX_VALUE)
+            raise error(f"{name}={text} of type {type(value).__name__} should be {expected}{remedy}")
 
 
 def unexpected_argument(owner: type, name: str) -> TypeError:

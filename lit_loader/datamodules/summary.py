@@ -14,6 +14,7 @@ from rich.table import Table
 from torch.utils.data import Sampler
 
 from lit_loader.annotations import AnnotationTable, image_labels
+from lit_loader.foundation.counts import counted
 from lit_loader.foundation.escaping import printable
 from lit_loader.mixing import Mix
 from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
@@ -22,10 +23,12 @@ from lit_loader.schedules import EpochSchedule, schedules_in, thinned_epochs
 from lit_loader.transforms import CopyPaste
 from lit_loader.transforms.object_pool import pasted_by_image
 
-__all__ = ["SetSummary", "expected_class_mix", "shares_by_epoch", "shown_epochs", "summary_table"]
+__all__ = ["SetSummary", "expected_class_mix", "shares_by_epoch", "shown_epochs", "shown_rows", "summary_table"]
 
 # Epochs of a schedule that a summary shows, so that they fit one column.
 _MAX_EPOCHS: Final = 4
+# Rows without figures that a table shows one by one.
+_MAX_EMPTY_ROWS: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +264,16 @@ def _delivered_labels(
     return np.concatenate(images), np.concatenate(labels)
 
 
+def shown_rows(is_empty: npt.NDArray[np.bool_]) -> list[int]:
+    """Return the rows of a table that are shown: all, or those with figures if more than three rows have none.
+
+    Args:
+        is_empty: bool ``(num_rows,)``, True for a row without figures, such as a class without objects.
+    """
+    folds = int(is_empty.sum()) > _MAX_EMPTY_ROWS
+    return [row for row, empty in enumerate(is_empty.tolist()) if not (folds and empty)]
+
+
 def summary_table(summaries: list[SetSummary]) -> str:
     """Format summaries as a table for a terminal."""
     table = Table(title="data of an epoch, all ranks together", title_justify="left")
@@ -275,12 +288,15 @@ def summary_table(summaries: list[SetSummary]) -> str:
         table.add_row(summary.name, label, f"{summary.num_images}{empty}", num_objects, "", summary.sampler)
         if summary.mix_by_epoch:
             table.add_row("", "", "", "", "", _epochs_text(summary.mix_by_epoch))
-        columns = (summary.class_names, summary.image_counts, summary.class_counts, summary.natural_mix)
-        for c, (name, num_images, count, share) in enumerate(zip(*columns, strict=True)):
+        rows = shown_rows(summary.class_counts == 0)
+        for c in rows:
             mix = "n/a" if summary.expected_mix is None else f"{summary.expected_mix[c]:.1%}"
             if summary.mix_by_epoch:
                 mix = _course([class_mix[c] for class_mix in summary.mix_by_epoch.values()])
-            table.add_row("", _cell(name), str(num_images), str(count), f"{share:.1%}", mix)
+            counts = (str(summary.image_counts[c]), str(summary.class_counts[c]))
+            table.add_row("", _cell(summary.class_names[c]), *counts, f"{summary.natural_mix[c]:.1%}", mix)
+        if len(rows) < len(summary.class_names):
+            table.add_row("", f"{len(summary.class_names) - len(rows)} without objects", "0", "0")
         # These figures belong to the set, so they follow only its first label.
         if summary.name != previous:
             if summary.num_tiled_images is not None:
@@ -293,11 +309,11 @@ def summary_table(summaries: list[SetSummary]) -> str:
             if summary.unlabelled_classes:
                 table.add_row("", f"unlabelled: {', '.join(map(_cell, summary.unlabelled_classes))}")
             if summary.problems:
-                table.add_row("", f"{summary.problems} annotation problems handled, see lit-loader index")
+                table.add_row("", f"{counted(summary.problems, 'annotation problem')} handled, see lit-loader index")
             if summary.num_left_out:
                 table.add_row("", f"{summary.num_left_out} left out")
             if summary.num_crowd:
-                table.add_row("", f"{summary.num_crowd} crowd regions left out")
+                table.add_row("", f"{counted(summary.num_crowd, 'crowd region')} left out")
         table.add_section()
         previous = summary.name
     # A fixed width, so that the text does not depend on the terminal.

@@ -41,6 +41,7 @@ from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
 from lit_loader.errors import SettingError
 from lit_loader.foundation.byte_sizes import byte_count, byte_words
+from lit_loader.foundation.counts import counted
 from lit_loader.foundation.escaping import printable
 from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.images.decoded_cache import CachedReader
@@ -512,7 +513,7 @@ class TableDataModule(LoaderDataModule):
                 "object": table.num_objects - samples.images.num_objects,
                 "crowd region": samples.num_crowd,
             }
-            left_out = " and ".join(f"{count} {noun}{'s' * (count > 1)}" for noun, count in counts.items() if count)
+            left_out = " and ".join(counted(count, noun) for noun, count in counts.items() if count)
             if left_out:
                 rank_zero_info(f"{samples.name}: {left_out} left out, {samples.images.num_images} samples stay")
             if samples.table is not samples.images:

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from lit_loader.engine.spec import Batches, EndOfEpoch, Seen, WrappedBatches
 from lit_loader.engine.stats import Counters
 from lit_loader.errors import BadBatchError, BadSamplesWarning, TooManyBadSamplesError
+from lit_loader.foundation.counts import counted
 
 NUM_SPARES: Final = 3
 """Indices that replace a bad sample, one after the other, before its batch fails."""
@@ -190,7 +191,7 @@ def append_bad_samples(path: Path | str, records: Iterable[BadSample], **labels:
 def summarize(records: list[BadSample]) -> str:
     """Return the number of bad samples and a description of the first ones."""
     num_replaced = sum(record.replaced_by is not None for record in records)
-    counts = f"{len(records)} bad sample{'s' * (len(records) != 1)} ({num_replaced} replaced)"
+    counts = f"{counted(len(records), 'bad sample')} ({num_replaced} replaced)"
     descriptions = [str(record) for record in records[:_MAX_SHOWN]]
     if len(records) > _MAX_SHOWN:
         descriptions.append(f"and {len(records) - _MAX_SHOWN} more")

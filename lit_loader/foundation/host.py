@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeVar
 
+from lit_loader.foundation.counts import counted
+
 __all__ = [
     "MAX_WORKERS",
     "PROCESS_BYTES",
@@ -114,7 +116,7 @@ def decide_num_workers(resources: Resources, *, worker_bytes: int = PROCESS_BYTE
     if max_workers is not None and max_workers < number:
         number = max_workers
         memory = f"{(resources.available_bytes or 0) / 2**30:.1f} GiB of memory"
-        why += f", {memory} for {_counted(ranks, 'rank')}, half of it at {worker_bytes >> 20} MiB a worker"
+        why += f", {memory} for {counted(ranks, 'rank')}, half of it at {worker_bytes >> 20} MiB a worker"
     if number > MAX_WORKERS:
         number = MAX_WORKERS
         why += f", at most {MAX_WORKERS} (lit-loader tune measures whether more pay)"
@@ -214,15 +216,11 @@ def _cores_per_rank(resources: Resources) -> tuple[float, str]:
     quota = resources.quota_cores
     # A reservation that exceeds the affinity or the quota is not one that this process can use.
     if reserved is not None and reserved <= resources.num_cores and (quota is None or reserved * ranks <= quota):
-        return float(reserved), f"{_counted(reserved, 'core')} for each rank on this host"
-    why = _counted(resources.num_cores, "core")
+        return float(reserved), f"{counted(reserved, 'core')} for each rank on this host"
+    why = counted(resources.num_cores, "core")
     if resources.cores < resources.num_cores:
         why = f"a quota of {resources.cores:g} of {why}"
     return resources.cores / ranks, why if ranks == 1 else f"{why} shared by {ranks} ranks"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _slurm_tasks(environ: Mapping[str, str]) -> int | None:

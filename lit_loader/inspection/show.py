@@ -22,6 +22,7 @@ from lit_loader.datamodules import TableDataModule
 from lit_loader.datamodules.pictures import LONGER_SIDE
 from lit_loader.datasets import Stage
 from lit_loader.errors import AnnotationError, SettingError
+from lit_loader.foundation.counts import counted
 from lit_loader.images.reading import ImageReading
 from lit_loader.inspection.drawing import draw_image, draw_mirrored
 from lit_loader.inspection.findings import Finding, Severity
@@ -357,7 +358,7 @@ def caption_of(table: AnnotationTable, row: int) -> str:
     objects = table.objects(row)
     num_objects = objects.stop - objects.start
     size = f"{table.widths[row]}x{table.heights[row]}, " if table.widths[row] and table.heights[row] else ""
-    return f"{table.image_paths[row]} ({size}{num_objects} object{'s' if num_objects != 1 else ''})"
+    return f"{table.image_paths[row]} ({size}{counted(num_objects, 'object')})"
 
 
 def object_cells(table: AnnotationTable, row: int) -> tuple[list[str], list[list[object]]]:

@@ -12,7 +12,7 @@ from lit_loader.engine import OnBadSample, WorkerMethod, unwrap_subset
 from lit_loader.errors import SettingError
 from lit_loader.loader.lightning import unwrapped
 from lit_loader.mixing import PartnerDataset
-from lit_loader.samplers import OrderSampler
+from lit_loader.samplers import GroupedSampler, OrderSampler, SubsetRandomSampler
 
 
 def check_choice(name: str, value: object, choices: Any) -> None:
@@ -38,6 +38,34 @@ def check_batch_sampler(batch_sampler: Any) -> None:
         raise ValueError(
             f"batch_sampler={type(batches).__name__} iterates {type(inner).__name__}, which would get neither this "
             "loader's seed nor its rank; pass sampler= and batch_size=, or torch's BatchSampler over it"
+        )
+
+
+def check_sampler_length(dataset: Any, sampler: Any, batch_sampler: Any) -> None:
+    """Refuse an `OrderSampler` that was created for another number of samples than the dataset has.
+
+    Torch's own samplers and datasets without a length pass.
+
+    Raises:
+        ValueError: If the numbers differ. A `SubsetRandomSampler` may end before the dataset does.
+    """
+    argument = "sampler"
+    if batch_sampler is not None:
+        argument = "batch_sampler"
+        sampler = getattr(unwrapped(batch_sampler), "sampler", None)
+    if not isinstance(sampler, OrderSampler) or isinstance(dataset, IterableDataset):
+        return
+    try:
+        length = len(dataset)
+    except (TypeError, NotImplementedError):
+        return
+    inner = sampler.sampler if isinstance(sampler, GroupedSampler) else sampler
+    is_subset = isinstance(inner, SubsetRandomSampler) and inner.num_indices < length
+    if inner.num_indices != length and not is_subset:
+        raise ValueError(
+            f"{argument}={type(sampler).__name__} was created for {inner.num_indices} samples, but the dataset has "
+            f"{length}; create it for this dataset, or select the samples to draw from with torch.utils.data.Subset or "
+            "sampler=SubsetRandomSampler(indices)"
         )
 
 

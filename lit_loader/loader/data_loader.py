@@ -44,6 +44,7 @@ from lit_loader.loader.arguments import (
     check_choice,
     check_mixing,
     check_replacement,
+    check_sampler_length,
 )
 from lit_loader.loader.device import checked_device, find_page_lock, make_transfer
 from lit_loader.loader.iterator import IterationHooks, LoaderIterator
@@ -82,18 +83,18 @@ class DataLoader(TorchDataLoader[T_co]):
         dataset: A map or an iterable dataset.
         batch_size: Samples per batch, on each rank, or None for no batching.
         shuffle: Draw a new order each epoch.
-        sampler: One of lit_loader's samplers (`lit_loader.samplers`) or any iterable of indices. With a seed, torch's
-            own ``SequentialSampler`` and ``RandomSampler`` (without replacement, num_samples or generator) are replaced
-            by lit_loader's: torch's take neither seed nor rank, and Lightning sets a ``SequentialSampler`` for
-            ``overfit_batches``. With a seed and several ranks, every rank iterates any other sampler completely, with
-            draws keyed by seed and epoch, and takes its part of every global batch, as with an `OrderSampler`. A
-            sampler that already gives each rank its own part is used unchanged: a ``DistributedSampler``, or one with
-            the number of ranks and the rank as int attributes (``num_replicas`` and ``rank``, or ``world_size``,
-            ``num_shards``, ...). In the first ``next()`` of a loader's first epoch the ranks of the process group
-            compare the number of batches and a hash of the epoch's indices; all ranks must call it, and if one differs,
-            every rank raises. For a sampler without a length, or with a ``state_dict``, only the first global batch is
-            compared; for one that gives each rank its own part, only the number of batches. Without a seed every rank
-            gets the same batches as with torch's loader.
+        sampler: One of lit_loader's samplers (`lit_loader.samplers`), created for the length of the dataset, or any
+            iterable of indices. With a seed, torch's own ``SequentialSampler`` and ``RandomSampler`` (without
+            replacement, num_samples or generator) are replaced by lit_loader's: torch's take neither seed nor rank, and
+            Lightning sets a ``SequentialSampler`` for ``overfit_batches``. With a seed and several ranks, every rank
+            iterates any other sampler completely, with draws keyed by seed and epoch, and takes its part of every
+            global batch, as with an `OrderSampler`. A sampler that already gives each rank its own part is used
+            unchanged: a ``DistributedSampler``, or one with the number of ranks and the rank as int attributes
+            (``num_replicas`` and ``rank``, or ``world_size``, ``num_shards``, ...). In the first ``next()`` of a
+            loader's first epoch the ranks of the process group compare the number of batches and a hash of the epoch's
+            indices; all ranks must call it, and if one differs, every rank raises. For a sampler without a length, or
+            with a ``state_dict``, only the first global batch is compared; for one that gives each rank its own part,
+            only the number of batches. Without a seed every rank gets the same batches as with torch's loader.
         batch_sampler: Any iterable of containers of indices. With a seed, torch's ``BatchSampler`` is sliced like
             ``batch_size``. With any other, ``world_size`` consecutive batches make a global batch, and each rank takes
             one of them; an incomplete last one is filled up with the first batches, marked as duplicates. Next to a
@@ -198,6 +199,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._set_up_order(seed, rank, world_size, resume, check_repeatability)
         self._set_up_workers(worker_method, max_worker_restarts, hang_timeout_s, on_bad_sample, max_bad_samples)
         self.device = checked_device(device)
+        check_sampler_length(dataset, sampler, batch_sampler)
         if seed is not None:
             shuffle, sampler, batch_sampler = _seeded_samplers(dataset, shuffle, sampler, batch_sampler)
         super().__init__(

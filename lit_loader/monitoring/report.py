@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from lit_loader.engine import WorkerMethod
 from lit_loader.engine.stats import STAGES, LoaderStats
+from lit_loader.foundation.counts import counted
 from lit_loader.foundation.host import Resources
 
 __all__ = ["DataReport", "Headroom", "LoaderSettings", "NO_STATS", "add_stats"]
@@ -195,7 +196,7 @@ class DataReport:
     def figures_text(self) -> str:
         """Return the other figures of the loader in one line."""
         stats = self.stats
-        workers = f"{stats.num_workers} workers" if stats.num_workers else "no workers"
+        workers = counted(stats.num_workers, "worker") if stats.num_workers else "no workers"
         parts = [workers, f"{self.cores_used:.1f} of {self.host.cores:g} cores"]
         if stats.capacity:
             parts.append(f"queue {stats.ready_batches / stats.capacity:.0%} full")
@@ -203,8 +204,8 @@ class DataReport:
         for verb, num_bytes in (("read", stats.read_bytes), ("received", stats.received_bytes)):
             if num_bytes:
                 parts.append(f"{num_bytes / seconds / 2**20:.1f} MiB/s {verb}")
-        parts += [f"{stats.num_bad_samples} bad samples"] if stats.num_bad_samples else []
-        parts += [f"{stats.num_restarts} restarted workers"] if stats.num_restarts else []
+        parts += [counted(stats.num_bad_samples, "bad sample")] if stats.num_bad_samples else []
+        parts += [counted(stats.num_restarts, "restarted worker")] if stats.num_restarts else []
         return ", ".join(parts)
 
     def lines(self) -> list[str]:
@@ -212,7 +213,7 @@ class DataReport:
         loop = ", ".join(f"{name} {share}" for name, _, share in self.loop_rows())
         stages = ", ".join(f"{name} {share}" for name, _, share, _ in self.stage_rows())
         return [
-            f"{self.num_steps} steps in {self.total_s:.1f} s: {loop}",
+            f"{counted(self.num_steps, 'step')} in {self.total_s:.1f} s: {loop}",
             f"{'workers' if self.stats.num_workers else 'making batches'}: {stages}",
             self.figures_text(),
             self.headroom_text(),

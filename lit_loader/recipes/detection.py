@@ -302,7 +302,8 @@ class DetectionTask(Task):
         return predictions
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Freeze the batch normalisation layers that were frozen when the checkpoint was written."""
+        """Set `category_ids`, and freeze the batch normalisation layers that were frozen at the save."""
+        super().on_load_checkpoint(checkpoint)
         # The task is rebuilt without weights, and torchvision freezes batch normalisation only if it loads weights.
         freeze_batch_norm(self, checkpoint["state_dict"])
 

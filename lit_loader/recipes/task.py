@@ -19,8 +19,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from lit_loader.collate import batch_images
+from lit_loader.datamodules import TableDataModule
 from lit_loader.datamodules.resuming import held_loaders
 from lit_loader.inspection.curves import CurveTask
+from lit_loader.recipes.category_ids import category_ids_of, read_category_ids, save_category_ids
 from lit_loader.recipes.metrics import Report
 from lit_loader.recipes.network import check_unit_range
 from lit_loader.recipes.parameters import freeze_parameters, parameter_groups
@@ -120,6 +122,8 @@ class Task(LightningModule, CurveTask):
         val_set_scores: The scores of each set of the last validation by name, empty for a single set.
         test_curves: The curves of the last test, over all of its sets; empty unless `record_curves` was called.
         batch_errors: The errors of the samples of the last test batch, see `sample_errors`; empty unless recorded.
+        category_ids: Category id of each class of the training data by name, or None for each class if its file has
+            none. Set when training starts and from a checkpoint; empty before.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -153,6 +157,7 @@ class Task(LightningModule, CurveTask):
         self.test_set_scores: dict[str, Any] = {}
         self.test_curves = []
         self.batch_errors = []
+        self.category_ids: dict[str, int | None] = {}
         self._records_curves = False
         self._error_min_score: float | None = None
 
@@ -173,6 +178,14 @@ class Task(LightningModule, CurveTask):
         # Hydra's ListConfig and DictConfig would be pickled by class, which `weights_only=True` refuses to load.
         for name, value in self.hparams.items():
             self.hparams[name] = _plain(value)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add `category_ids` to a checkpoint."""
+        save_category_ids(checkpoint, self.category_ids)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore `category_ids`, which `PredictionWriter` writes for images without annotations."""
+        self.category_ids = read_category_ids(checkpoint)
 
     def set_model(self, model: nn.Module) -> None:
         """Set the model, freeze its parameters by ``freeze``, and check the patterns of ``lr_scales``.
@@ -240,7 +253,11 @@ class Task(LightningModule, CurveTask):
         return self
 
     def on_train_start(self) -> None:
-        """Keep frozen layers in evaluation mode; before, Lightning would warn of modules in it."""
+        """Keep frozen layers in evaluation mode; before, Lightning would warn of modules in it. Set `category_ids`."""
+        datamodule = getattr(self.trainer, "datamodule", None)
+        table = datamodule.first_table(("train",)) if isinstance(datamodule, TableDataModule) else None
+        if table is not None:
+            self.category_ids = category_ids_of(table)
         self._keep_frozen()
         self._check_before_transfer()
 

@@ -17,6 +17,7 @@ from PIL import Image
 from lit_loader.datasets import ShapesSource
 from lit_loader.errors import BadSamplesWarning
 from lit_loader.recipes import LandmarkTask, heatmaps_small
+from lit_loader.recipes.category_ids import save_category_ids
 from tests.support.small_app import SMALL, run_app
 from tests.support.text_sets import write_image
 from tests.support.voc_set import VocSet
@@ -94,7 +95,7 @@ def test_images_of_a_folder_get_the_predictions_of_the_data_set(app, run, tmp_pa
     with pytest.warns(BadSamplesWarning, match=r"broken\.png"):
         result = app("predict", *words, "datamodule.on_bad_sample=skip", small=False)
     assert results_by_name(result.folder) == expected
-    assert f"1 images could not be read: {result.folder}/bad_samples.jsonl" in result.out
+    assert f"1 image could not be read: {result.folder}/bad_samples.jsonl" in result.out
     assert len(list(result.folder.rglob("*.jpg"))) == 8
 
 
@@ -119,7 +120,7 @@ def test_large_images_are_predicted_in_tiles_by_a_model_of_whole_images(app, run
     row.save(tmp_path / "images" / "row.png")
     result = app("predict", *words, tiling, small=False)
     predictions = results_by_name(result.folder)
-    assert "predictions of 4 tiles of 1 images" in result.out + result.err
+    assert "predictions of 4 tiles of 1 image" in result.out + result.err
     offsets = {f"{number}.png": 48 * number for number in range(4)}
     shifted = [("row.png", name, score, x + offsets[file], *box) for file, name, score, x, *box in scenes]
     ends = np.array([(x, x + width) for _, _, _, x, _, width, _ in shifted])
@@ -170,19 +171,23 @@ def test_folder_of_earlier_predictions_is_refused_in_one_line(app, without_run, 
     assert "Traceback" not in result.err
 
 
-def test_landmarks_of_an_image_are_predicted_for_one_object_that_fills_it(app, tmp_path):
+@pytest.mark.parametrize(
+    ("category_ids", "expected"), [({}, "object"), ({"face": None}, "face"), ({"${oc.env:HOME}": 1}, "object")]
+)
+def test_landmarks_of_an_image_are_predicted_for_one_object_that_fills_it(app, tmp_path, category_ids, expected):
     write_image(tmp_path / "a.png")
     names = {"keypoint_names": ["left", "right"], "class_names": None}
     task = LandmarkTask(partial(heatmaps_small, channels=8, head_channels=8), **names)
     checkpoint = {"hyper_parameters": names, "state_dict": task.state_dict()}
+    save_category_ids(checkpoint, category_ids)
     torch.save(checkpoint | {"pytorch-lightning_version": lightning.__version__}, tmp_path / "a.ckpt")
     words = ["datamodule=landmarks", "model=heatmaps_small", "workers=inline", "trainer=cpu"]
     words += ["model.model.channels=8", "model.model.head_channels=8", "callbacks=none", "~datamodule.sample_unit"]
     result = app("predict", *words, f"ckpt_path={tmp_path}/a.ckpt", f"source={tmp_path}/a.png", small=False)
-    assert "datamodule.sample_unit=object: each image is taken as one object that fills it" in result.out
+    assert f"datamodule.sample_unit=object: each image is taken as one {expected} that fills it" in result.out
     (row,) = results_by_name(result.folder)
     with Image.open(tmp_path / "a.png") as image:
-        assert (row[0], *row[-4:]) == ("a.png", 0, 0, *image.size)
+        assert (*row[:2], *row[-4:]) == ("a.png", expected, 0, 0, *image.size)
 
 
 def test_overrides_of_the_run_choose_model_and_data(app, run):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 from lightning.pytorch import LightningModule
+from rich.console import Console
 
+from lit_loader.app.report import print_report
 from lit_loader.app.results import BestValidation, write_results
+from lit_loader.callbacks import ClassMixMonitor
 from tests.support.made_sets import WITHOUT_POINTS, make_voc, split_in_three
 from tests.support.small_app import SMALL
 from tests.support.toy_task import ToyTask, loader
@@ -35,6 +40,20 @@ def test_results_hold_the_best_validation_and_the_test(app):
     assert scores["map_75"] >= 0
     assert scores["map_by_size"]["large"] is None  # the images have 48 pixels
     assert {"train/loss", "val/map_50", "test/map", "data/wait_fraction"} <= set(results["metrics"])
+
+
+@pytest.mark.parametrize(("num_empty", "expected"), [(3, 0), (72, 2)])
+def test_report_folds_classes_without_objects_into_one_row(num_empty, expected):
+    names = ["car", "bus", *(f"class {number}" for number in range(num_empty))]
+    monitor = ClassMixMonitor(names, first_label=0)
+    monitor.mixes["class"].add(torch.tensor([0, 0, 1]), None)
+    out = Console(file=io.StringIO(), width=100)
+    metrics = {name: 0.5 if name in ("car", "bus") else math.nan for name in names}
+    print_report(LightningModule(), SimpleNamespace(callbacks=[monitor]), metrics, out, [])
+    text = out.file.getvalue()
+    assert text.count("car") == text.count("bus") == 2
+    assert text.count("class ") == (1 if expected else 1 + 2 * num_empty)
+    assert text.count("72 without a score") + text.count("72 without objects") == expected
 
 
 def test_without_a_test_split_the_best_validation_is_printed(app):

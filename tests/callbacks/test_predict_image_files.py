@@ -6,12 +6,14 @@ import csv
 import json
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torchvision.transforms import v2
 
 from lit_loader import (
+    AnnotationTable,
     ClassificationDataModule,
     DetectionDataModule,
     LandmarkDataModule,
@@ -21,6 +23,7 @@ from lit_loader import (
 from lit_loader.callbacks import PredictionWriter
 from lit_loader.datasets import ImageFilesSource
 from lit_loader.recipes import ClassificationTask, DetectionTask, LandmarkTask, MultiTask
+from tests.support.drawn_set import DrawnSource
 from tests.support.tiny_trainer import trainer_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
@@ -76,6 +79,60 @@ def test_every_format_names_the_files_and_the_classes_of_the_model(tmp_path, fol
     assert pictures_in(pictures) == ["a.png.jpg", "sub/b.png.jpg"]
     with Image.open(pictures / "a.png.jpg") as picture:
         assert picture.size == (40 * 25, 32 * 25)
+
+
+def checkpoint_of(tmp_path, category_ids):
+    """A checkpoint that a task writes while it trains on a set with these ids of its two classes."""
+    table = AnnotationTable(
+        root=".",
+        image_paths=["a.png"],
+        widths=[9],
+        heights=[9],
+        class_names=CLASSES,
+        category_ids=category_ids,
+        offsets=[0, 0],
+        boxes=np.zeros((0, 4)),
+        labels=[],
+    )
+    task = DetectionTask(lambda num_classes: Boxes(), class_names=CLASSES)
+    task.trainer = trainer_of(tmp_path)
+    task.trainer.datamodule = DetectionDataModule(DrawnSource(train=table))
+    task.on_train_start()
+    checkpoint = {"state_dict": {}}
+    task.on_save_checkpoint(checkpoint)
+    return checkpoint
+
+
+DAMAGED_RECORDS = [
+    [1, 2],
+    {"cat": True, "dog": 2},
+    {"cat": 2, "dog": 2},
+    {"cat": 1, "dog": -2},
+    {"cat": 1, "dog": None},
+]
+
+
+@pytest.mark.parametrize(("category_ids", "expected"), [([44, 31], 31), (None, 2)])
+def test_category_ids_are_those_of_the_training_data(tmp_path, folder, category_ids, expected):
+    checkpoint = checkpoint_of(tmp_path, category_ids)
+    task = DetectionTask(lambda num_classes: Boxes(), class_names=CLASSES)
+    task.on_load_checkpoint(checkpoint)
+    path, _ = predict(tmp_path, folder, DetectionDataModule, task)
+    results = [(result["category_id"], result["category_name"]) for result in json.loads(path.read_text())]
+    assert results == [(expected, "dog")] * 3
+    # A checkpoint of the loaded task, saved without its data, keeps them.
+    again = {}
+    task.on_save_checkpoint(again)
+    assert checkpoint == {"state_dict": {}, **again}
+
+
+@pytest.mark.parametrize("record", DAMAGED_RECORDS, ids=str)
+def test_damaged_record_of_category_ids_is_ignored_with_a_warning(tmp_path, caplog, record):
+    (key,) = checkpoint_of(tmp_path, None).keys() - {"state_dict"}
+    task = DetectionTask(lambda num_classes: Boxes(), class_names=CLASSES)
+    task.on_load_checkpoint({"state_dict": {}, key: record})
+    assert task.category_ids == {}
+    assert "record of category ids is damaged" in caplog.text
 
 
 def test_labels_of_whole_images_are_rows_of_a_table(tmp_path, folder):

@@ -25,6 +25,7 @@ from lit_loader.datamodules import (
     SetSummary,
     WeightedSamplerConfig,
     expected_class_mix,
+    summary_table,
 )
 from lit_loader.datasets import VocSource
 
@@ -186,5 +187,11 @@ def test_the_summary_of_many_images_of_many_classes_takes_memory_for_the_images_
     finally:
         tracemalloc.stop()
     assert peak < 60e6
+    assert "without objects" not in summary_table([summary])
+    train = SetSummary.of("train", [table.select(range(990))], None, num_crowd=1)
+    text = summary_table([train])
+    assert ("989 " in text, "991 " in text) == (True, False)
+    assert "10 without objects" in text
+    assert "1 crowd region left out" in text
     assert summary.image_counts.tolist() == [200] * num_classes
     assert summary.expected_mix == pytest.approx([1 / num_classes] * num_classes)

@@ -9,12 +9,19 @@ import socket
 
 import pytest
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import BatchSampler, Subset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from lit_loader import DataLoader
 from lit_loader.collate import DetectionCollate
 from lit_loader.collate.default import is_builtin_collate
+from lit_loader.samplers import (
+    ClassBalancedSampler,
+    GroupedSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from tests.support.toys import Drawing, plain
 
 
@@ -65,6 +72,31 @@ def test_an_entry_of_the_users_in_torchs_table_may_draw_by_the_batchs_key(method
         return [plain(batch) for batch in DataLoader(AllMarked(), batch_size=4, seed=3, **workers)]
 
     assert batches(num_workers=2, worker_method=method) == batches()
+
+
+LENGTH_MISMATCHES = {
+    "weights": ({"sampler": WeightedRandomSampler([1.0] * 10)}, 10),
+    "too many weights": ({"sampler": WeightedRandomSampler([1.0] * 51)}, 51),
+    "labels": ({"sampler": ClassBalancedSampler([0, 1, 0, 1])}, 4),
+    "groups": ({"sampler": GroupedSampler(RandomSampler(4), [0, 1, 0, 1])}, 4),
+    "long subset": ({"sampler": SubsetRandomSampler([50])}, 51),
+    "batch sampler": ({"batch_sampler": BatchSampler(WeightedRandomSampler([1.0] * 10), 2, False)}, 10),
+}
+
+
+@pytest.mark.parametrize(("samplers", "length"), LENGTH_MISMATCHES.values(), ids=LENGTH_MISMATCHES)
+@pytest.mark.parametrize("seed", [None, 0])
+def test_sampler_of_another_number_of_samples_is_refused(samplers, length, seed):
+    with pytest.raises(ValueError, match=f"was created for {length} samples, but the dataset has 50; .*Subset"):
+        DataLoader(range(50), seed=seed, **samplers)
+
+
+def test_subsets_and_torch_samplers_may_draw_from_a_part_of_the_dataset():
+    subset = Subset(range(50), range(10))
+    assert len(DataLoader(subset, sampler=WeightedRandomSampler([1.0] * 10, num_samples=30), seed=0)) == 30
+    samplers = [SubsetRandomSampler([3, 8]), GroupedSampler(SubsetRandomSampler([0, 1]), [1, 0]), [3, 8]]
+    for sampler in [*samplers, torch.utils.data.WeightedRandomSampler([1.0] * 10, 2)]:
+        assert len(DataLoader(range(50), sampler=sampler, seed=0)) == 2
 
 
 def refuse_sockets(*_):

@@ -242,6 +242,7 @@ def test_report_is_json_and_text():
     assert lines[0] == ("1000 steps in 100.0 s: waiting for data 50.0%, transfer 0.0%, between steps 0.0%, step 50.0%")
     assert "decode 16.7%" in lines[1]
     assert lines[2] == "2 workers, 0.7 of 16 cores, queue 25% full"
+    assert made_report(steps=1).lines()[0].startswith("1 step in ")
 
 
 def test_settings_are_written_as_the_reader_writes_them():

@@ -142,7 +142,7 @@ def coco_results(
         A dict for each object that ``json.dump`` takes: ``image_id``, ``category_id``, ``bbox`` (x, y, width, height),
         ``score``, and optionally ``segmentation`` (run lengths as text) and ``keypoints`` (x, y and score of each
         point, 1 without scores). COCO's evaluation ignores the other keys: ``attributes``; ``file_name``, the path of
-        the image, if the table has no numeric image ids; ``category_name``, if it has no category ids.
+        the image, and ``category_name``, where the table lacks the file's ids of images or categories.
 
     Raises:
         ValueError: If an image or a label is not in the table.
@@ -150,9 +150,10 @@ def coco_results(
     image_ids, category_ids, _ = _ids(table)
     id_by_number = dict(zip(table.image_numbers.tolist(), image_ids, strict=True))
     pending = set(id_by_number)
-    # Names only where the numbers are invented: elsewhere the ids identify image and class.
+    # Names only where the numbers are invented: elsewhere the ids identify image and class. Images
+    # without annotations have names of classes too, although a checkpoint may know their category ids.
     paths = {} if _valid_ids(table.source_ids) else dict(zip(image_ids, table.image_paths, strict=True))
-    class_names = () if _valid_ids(table.category_ids) else table.class_names
+    class_names = () if _valid_ids(table.category_ids) and not paths else table.class_names
     results: list[dict[str, Any]] = []
     for prediction in predictions:
         number = int(prediction["image_id"])
