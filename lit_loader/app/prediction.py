@@ -9,7 +9,7 @@ import hydra
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from lit_loader.app.building import build_run, checkpoint_path, console, loading, read_checkpoint
+from lit_loader.app.building import build_run, checkpoint_path, console, loading
 from lit_loader.app.composition import ConfigError
 from lit_loader.app.running import config_errors, one_job, run
 from lit_loader.app.training import has_stage
@@ -17,7 +17,6 @@ from lit_loader.callbacks import BadSampleReport, PredictionWriter
 from lit_loader.datamodules import TableDataModule
 from lit_loader.errors import ImageError
 from lit_loader.foundation.counts import counted
-from lit_loader.recipes.category_ids import read_category_ids
 
 __all__ = ["main", "predict"]
 
@@ -38,9 +37,8 @@ def predict(cfg: DictConfig) -> None:
     """
     with one_job(cfg):
         path = checkpoint_path(cfg, is_needed=True)
-        assert path is not None  # it is needed
         if cfg.get("source") is not None:
-            cfg = _with_image_files(cfg, path)
+            cfg = _with_image_files(cfg)
         with config_errors(cfg, node="predict"):
             writer = instantiate(cfg.predict, _convert_="all")
         run = build_run(cfg, checkpoint=path, callbacks=(writer,), needs_names=False)
@@ -67,18 +65,19 @@ def predict(cfg: DictConfig) -> None:
         console().print(f"predictions of checkpoint {path}:", *writer.paths, soft_wrap=True)
 
 
-def _with_image_files(cfg: DictConfig, path: str) -> DictConfig:
-    """Return a copy of a config with the images of ``source`` as its dataset, to predict with a checkpoint."""
+def _with_image_files(cfg: DictConfig) -> DictConfig:
+    """Return a copy of a config with the images of ``source`` as its dataset."""
     datamodule = signature(get_object(cfg.datamodule["_target_"])).parameters
     default = datamodule["sample_unit"].default if "sample_unit" in datamodule else None
     cuts_objects = cfg.datamodule.get("sample_unit", default) == "object"
-    object_class = _trained_class(path) if cuts_objects else None
     copy = cfg.copy()
+    # Class names from the checkpoint stay out of the config, which would resolve `${...}` in them. The callback takes
+    # them from the model.
     with open_dict(copy):
         copy.dataset = {
             "_target_": "lit_loader.datasets.ImageFilesSource",
             "root": "${source}",
-            "object_class": object_class,
+            "object_class": "object" if cuts_objects else None,
             **_url_settings(cfg),
             "progress": OmegaConf.select(cfg, "dataset.progress", default=True),
         }
@@ -88,19 +87,9 @@ def _with_image_files(cfg: DictConfig, path: str) -> DictConfig:
             copy.datamodule.attributes = []
     if cuts_objects:
         console().print(
-            f"datamodule.sample_unit=object: each image is taken as one {object_class} that fills it",
-            soft_wrap=True,
-            markup=False,
+            "datamodule.sample_unit=object: each image is taken as one object that fills it", soft_wrap=True
         )
     return copy
-
-
-def _trained_class(path: str) -> str:
-    """Return the class of the objects that a checkpoint was trained on, or "object" if there were several."""
-    class_names = list(read_category_ids(read_checkpoint(path)))
-    # A model that predicts classes has their names. The config would resolve `${...}` in a name.
-    is_usable = len(class_names) == 1 and class_names[0].isprintable() and "${" not in class_names[0]
-    return class_names[0] if is_usable else "object"
 
 
 def _url_settings(cfg: DictConfig) -> dict[str, Any]:

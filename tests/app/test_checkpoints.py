@@ -17,7 +17,6 @@ from PIL import Image
 from lit_loader.datasets import ShapesSource
 from lit_loader.errors import BadSamplesWarning
 from lit_loader.recipes import LandmarkTask, heatmaps_small
-from lit_loader.recipes.category_ids import save_category_ids
 from tests.support.small_app import SMALL, run_app
 from tests.support.text_sets import write_image
 from tests.support.voc_set import VocSet
@@ -171,23 +170,19 @@ def test_folder_of_earlier_predictions_is_refused_in_one_line(app, without_run, 
     assert "Traceback" not in result.err
 
 
-@pytest.mark.parametrize(
-    ("category_ids", "expected"), [({}, "object"), ({"face": None}, "face"), ({"${oc.env:HOME}": 1}, "object")]
-)
-def test_landmarks_of_an_image_are_predicted_for_one_object_that_fills_it(app, tmp_path, category_ids, expected):
+def test_landmarks_of_an_image_are_predicted_for_one_object_that_fills_it(app, tmp_path):
     write_image(tmp_path / "a.png")
     names = {"keypoint_names": ["left", "right"], "class_names": None}
     task = LandmarkTask(partial(heatmaps_small, channels=8, head_channels=8), **names)
     checkpoint = {"hyper_parameters": names, "state_dict": task.state_dict()}
-    save_category_ids(checkpoint, category_ids)
     torch.save(checkpoint | {"pytorch-lightning_version": lightning.__version__}, tmp_path / "a.ckpt")
     words = ["datamodule=landmarks", "model=heatmaps_small", "workers=inline", "trainer=cpu"]
     words += ["model.model.channels=8", "model.model.head_channels=8", "callbacks=none", "~datamodule.sample_unit"]
     result = app("predict", *words, f"ckpt_path={tmp_path}/a.ckpt", f"source={tmp_path}/a.png", small=False)
-    assert f"datamodule.sample_unit=object: each image is taken as one {expected} that fills it" in result.out
+    assert "datamodule.sample_unit=object: each image is taken as one object that fills it" in result.out
     (row,) = results_by_name(result.folder)
     with Image.open(tmp_path / "a.png") as image:
-        assert (*row[:2], *row[-4:]) == ("a.png", expected, 0, 0, *image.size)
+        assert (*row[:2], *row[-4:]) == ("a.png", "object", 0, 0, *image.size)
 
 
 def test_overrides_of_the_run_choose_model_and_data(app, run):

@@ -156,7 +156,7 @@ def test_the_files_are_not_looked_at_only_where_another_process_has_prepared_the
     source.prepare()
     datamodule = kind(replace(source), batch_size=2, num_workers=0)
     datamodule.prepare_data_per_node = per_node
-    datamodule.trainer = SimpleNamespace(local_rank=local_rank, node_rank=node_rank)
+    datamodule.trainer = SimpleNamespace(local_rank=local_rank, node_rank=node_rank, callbacks=[])
     look = looked_at(source.root, lambda: datamodule.setup("test"))
     assert (look["num_files"] == 0) is is_prepared
     assert datamodule.tables("test")[0].num_images == 6
