@@ -55,7 +55,7 @@ def compose_config(
             validate(cfg)
             return cfg
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error)) from error
+        raise ConfigError(explain(error, config_name=config_name)) from error
 
 
 def build_datamodule(cfg: DictConfig) -> Any:
