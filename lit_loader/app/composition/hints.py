@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException, InstantiationException
+from hydra.errors import HydraException, InstantiationException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -234,7 +234,19 @@ def explain(
         refusal = message_of(error.__cause__, write_in(node)).removeprefix("+")
         place = "" if refusal.startswith(f"{node}.") else f"{node}: "
         return f"{place}{refusal} (HYDRA_FULL_ERROR=1 shows the traceback)"
+    if isinstance(error, HydraException):
+        # Hydra indents its lists by tabs, which `printable` would escape.
+        return f"{_suggested_option(error)}{error}".replace("\t", "    ")
     return message_of(error)
+
+
+def _suggested_option(error: HydraException) -> str:
+    """Return a line with the closest option if an option does not exist, else an empty text."""
+    if not isinstance(error, MissingConfigException):
+        return ""
+    group, _, name = (error.missing_cfg_file or "").rpartition("/")
+    options = difflib.get_close_matches(name, error.options or (), n=1)
+    return f"{group} has no option {name!r}; did you mean {group}={options[0]}?\n" if group and options else ""
 
 
 @cache

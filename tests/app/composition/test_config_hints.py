@@ -27,7 +27,11 @@ def message_of(main, capsys):
     ("override", "message"),
     [
         ("datamodule.batchsize=8", "did you mean datamodule.batch_size?"),
-        ("sampler=nope", "class_balanced"),
+        ("sampler=nope", "\n    class_balanced\n"),
+        (
+            "sampler=class_balance",
+            "config: sampler has no option 'class_balance'; did you mean sampler=class_balanced?\n",
+        ),
         ("dataset.root=x", "dataset.root belongs to dataset=auto or dataset=coco or dataset=csv or"),
         ("datamodule.label_attribute=finish", "datamodule.label_attribute belongs to datamodule=classification"),
         ("datamodule.train_transforms.margin=0", "belongs to datamodule=classification or datamodule=landmarks"),
