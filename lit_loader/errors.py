@@ -18,6 +18,7 @@ __all__ = [
     "LitLoaderError",
     "NotResumableWarning",
     "PrivateGeneratorWarning",
+    "ResumeError",
     "ResumeWarning",
     "SettingError",
     "SettingText",
@@ -181,6 +182,10 @@ class ImageError(LitLoaderError, OSError):
     def __str__(self) -> str:
         # Python's OSError leaves out the message if there is a file name.
         return self.text()
+
+
+class ResumeError(LitLoaderError, ValueError):
+    """A loader cannot resume from a state."""
 
 
 class StorageError(LitLoaderError, OSError):

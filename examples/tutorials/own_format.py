@@ -161,6 +161,6 @@ plt.show()
 # -----------------
 # ``register_format`` makes the format known to one program. An entry point of the group
 # ``lit_loader.formats`` in the ``pyproject.toml`` of a package makes it known to all: then
-# ``lit-loader check ROOT --format camera`` and
-# ``lit-loader train dataset=files dataset.format=camera`` work, and
+# ``lit-loader check camera ROOT train.log`` and
+# ``lit-loader train dataset=files dataset.format=camera dataset.root=ROOT`` work, and
 # ``lit-loader index --help`` lists it. See :doc:`/extending/format`.

@@ -11,7 +11,10 @@ import numpy.typing as npt
 from lit_loader.annotations.columns import sorted_unique
 from lit_loader.annotations.table import AnnotationTable
 
-__all__ = ["POINT_STATES", "figures_of"]
+__all__ = ["HIGH_IMBALANCE", "POINT_STATES", "figures_of", "imbalance_of"]
+
+HIGH_IMBALANCE: Final = 10.0
+"""Imbalance of classes from which ``lit-loader check`` reports it."""
 
 POINT_STATES: Final = {"visible": 2, "hidden": 1, "absent": 0}
 """Values of ``visibility`` by name."""
@@ -19,19 +22,25 @@ POINT_STATES: Final = {"visible": 2, "hidden": 1, "absent": 0}
 _FLAGS: Final = ("difficult", "truncated", "occluded", "crowd")
 
 
+def imbalance_of(table: AnnotationTable) -> float | None:
+    """Return the ratio of objects of the most frequent class to objects of the rarest class that occurs, or None."""
+    counts = table.class_counts()
+    present = counts[counts > 0]  # a class that occurs in another set only would make the ratio infinite
+    return float(present.max() / present.min()) if present.size else None
+
+
 def figures_of(table: AnnotationTable) -> dict[str, Any]:
     """Return the figures of a table as values for JSON.
 
     Returns:
         ``images``, ``empty_images``, ``objects``; ``oriented_objects``: objects with an oriented box; ``imbalance``:
-        ratio of objects of the most frequent class to objects of the rarest class that occurs, or None;
-        ``image_size``: smallest and largest ``width`` and ``height``, and the number of ``unknown`` sizes; ``classes``:
-        ``objects`` and ``images`` of each class; ``attributes``: objects of each value, and ``objects_without``;
-        ``keypoints``: objects in which each point is ``visible``, ``hidden`` or ``absent``; ``objects_with_points``;
-        ``flags``: objects with each flag that occurs; ``problems``: the problems that the reader reported.
+        see `imbalance_of`; ``image_size``: smallest and largest ``width`` and ``height``, and the number of ``unknown``
+        sizes; ``classes``: ``objects`` and ``images`` of each class; ``attributes``: objects of each value, and
+        ``objects_without``; ``keypoints``: objects in which each point is ``visible``, ``hidden`` or ``absent``;
+        ``objects_with_points``; ``flags``: objects with each flag that occurs; ``problems``: those that the reader
+        reported.
     """
     counts = table.class_counts()
-    present = counts[counts > 0]  # a class that occurs in another set only would make the ratio infinite
     # One number for each pair of image and class, so that an image counts once per class.
     pairs = sorted_unique(table.image_of_object() * max(1, table.num_classes) + table.labels)
     images = _counts(pairs % max(1, table.num_classes), table.class_names)
@@ -42,7 +51,7 @@ def figures_of(table: AnnotationTable) -> dict[str, Any]:
         "empty_images": int((np.diff(table.offsets) == 0).sum()),
         "objects": table.num_objects,
         "oriented_objects": int(table.has_orientation().sum()),
-        "imbalance": float(present.max() / present.min()) if present.size else None,
+        "imbalance": imbalance_of(table),
         "image_size": {
             "width": _range(table.widths[has_size]),
             "height": _range(table.heights[has_size]),

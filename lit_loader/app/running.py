@@ -92,7 +92,7 @@ def run(
             yield
 
     try:
-        run_with_hints(main_with_replayed_overrides, ranks() if runs_job else None)
+        run_with_hints(main_with_replayed_overrides, ranks() if runs_job else None, config_name=command)
     finally:
         print_unfinished_sweep()
         sys.argv = original_argv

@@ -47,7 +47,8 @@ def shell_command(words: Iterable[str]) -> str:
 
 def _shell_word(word: str) -> str:
     if word.isprintable():
-        return shlex.quote(word)
+        # shlex would write each single quote as '"'"'.
+        return f'"{word}"' if "'" in word and not set(word) & set('$`\\"!') else shlex.quote(word)
     # Plain quotes would keep a control character, so it becomes bytes in ANSI-C quotes.
     return f"$'{''.join(map(_in_ansi_c_quotes, word))}'"
 
@@ -84,7 +85,7 @@ def hydra_value(value: Any) -> str:
     if not isinstance(value, str):
         return json.dumps(value, default=str)
     # Hydra parses other text as numbers, lists, functions or interpolations.
-    if re.fullmatch(r"[./]*[A-Za-z_][\w./-]*", value, re.ASCII) and value.lower() not in _HYDRA_WORDS:
+    if re.fullmatch(r"[./]+|[./]*[A-Za-z_][\w./-]*", value, re.ASCII) and value.lower() not in _HYDRA_WORDS:
         return value
     return quote_for_hydra(value)
 

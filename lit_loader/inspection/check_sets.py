@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from lit_loader.annotations.figures import HIGH_IMBALANCE
 from lit_loader.annotations.places import Place
 from lit_loader.annotations.problems import shorten
 from lit_loader.inspection.findings import Severity
@@ -22,7 +23,6 @@ _SEEN_IN_TABLES: Final = frozenset(
     {"degenerate", "keypoint_outside", "missing_image", "out_of_image", "turned_image", "unreadable_image"}
 )
 _MAX_NAMES: Final = 5
-_HIGH_IMBALANCE: Final = 10.0
 _WORD: Final = re.compile(r"[^\W\d_]+|\d+")
 _MIN_LETTERS: Final = 3
 _MAX_LENGTH: Final = 64
@@ -205,7 +205,7 @@ def _check_frequencies(recorder: Recorder, source: TableSet, *, min_images: int,
         rarest = labels[np.argmin(counts[labels])]
         most = labels[np.argmax(counts[labels])]
         ratio = counts[most] / counts[rarest]
-        if ratio >= _HIGH_IMBALANCE:
+        if ratio >= HIGH_IMBALANCE:
             names = [_counted(table.class_names[label], int(counts[label])) for label in (most, rarest)]
             recorder.add("imbalance", source.name, f"{names[0]} has {ratio:,.0f} times the objects of {names[1]}")
 

@@ -200,6 +200,13 @@ def test_overrides_of_the_command_replace_those_of_the_run(app, run):
     assert "trainer.max_epochs=1" not in result.err
 
 
+def test_other_batch_size_is_refused_with_the_override_that_continues(app, run):
+    words = ["trust_run=true", f"ckpt_path={run[0]}/checkpoints/last.ckpt", "datamodule.batch_size=8"]
+    line = app("train", *words, "trainer.max_epochs=2", code=1, small=False).err.splitlines()[-1]
+    assert line.startswith("error: this state does not fit the loader: global_batch=4 in the state, 8 here; ")
+    assert line.endswith(", or pass datamodule.resume=same_sample")
+
+
 def test_run_killed_in_its_first_epoch_leaves_a_checkpoint(app):
     words = ["callbacks.last_checkpoint_in_epoch.every_n_train_steps=1", "trainer.max_steps=2"]
     result = app("train", *words, "callbacks.last_checkpoint=null", "callbacks.model_checkpoint=null")

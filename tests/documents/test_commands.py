@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from itertools import takewhile
 
@@ -37,6 +38,9 @@ DATA = unique(
     for words in shell_lines(ALL)
     if words[0] == "lit-loader" and words[1] not in (*APP, "tune", "profile") and "--batches" not in words
 )
+TUTORIALS = "\n".join(path.read_text().replace("\n# ", "\n") for path in (ROOT / "examples/tutorials").glob("*.py"))
+SENTENCES = re.sub(r"^ *```.*?^ *```$", "", f"{ALL}\n{TUTORIALS}", flags=re.DOTALL | re.MULTILINE)
+INLINE = unique(map(shlex.split, re.findall(r"`lit-loader (\w+ [^`]+)`", SENTENCES)))
 
 
 def job(words):
@@ -78,6 +82,19 @@ def test_data_commands_run(words, tmp_path, monkeypatch, capsys):
     assert code in (0, 1), errors
     assert code == 0 or words[0] == "check", errors  # which ends with 1 after findings
     assert "lit-loader: error" not in errors
+
+
+@pytest.mark.parametrize("words", INLINE, ids=" ".join)
+def test_commands_in_sentences_have_existing_options_and_keys(words, capsys):
+    command, *arguments = words
+    if command in APP:
+        # A word such as `...` stands for others; the experiment `faces` is written on its page.
+        overrides = [word for word in arguments if "=" in word and word != "experiment=faces"]
+        compose_config(ROOT / "conf", command, job([*overrides, "ckpt_path=best.ckpt"]))
+    else:
+        main([command, "--help"])
+        options = {word for word in arguments if word.startswith("--")}
+        assert options <= set(re.findall(r"^ +(?:-\w, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
 
 
 def test_other_commands_exist():

@@ -29,13 +29,21 @@ def test_a_shell_reads_back_the_words(words):
 
 
 def test_ordinary_words_have_ordinary_quotes():
-    words = ["lit-loader", "a b", "it's", "é", ""]
+    words = ["lit-loader", "a b", "é", ""]
     assert shell_command(words) == shlex.join(words)
+    assert shell_command(["k='1.txt'", "it's $5"]) == """"k='1.txt'" 'it'"'"'s $5'"""
 
 
 def parsed(text):
     (override,) = OverridesParser.create().parse_overrides([f"k={text}"])
     return override.value()
+
+
+@pytest.mark.parametrize("value", [".", "..", "./", "../a", "a/b.txt"])
+def test_plain_paths_need_no_quotes(value):
+    assert hydra_value(value) == value
+    assert parsed(hydra_value(value)) == value
+    assert parsed(hydra_value({"a": [value]})) == {"a": [value]}
 
 
 @given(st.text("ab1-e_./\\' ,=[]{}()$:*\t\"né0", max_size=7))

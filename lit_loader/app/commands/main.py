@@ -38,6 +38,8 @@ _APP_FLAGS: Final = {"--strict-data": "datamodule.strict_data=true"}
 # Flags of Hydra that run no job.
 _SHOWING: Final = {"-c", "--cfg", "-h", "--help", "--hydra-help", "-i", "--info", "--version"}
 
+_CONFIG_DIR_HELP: Final = "folder of the config; if it lacks that config, its groups are added to the shipped ones"
+
 _REPEATED: Final[dict[str, Any]] = {"metavar": "KEY=VALUE", "action": "append", "default": []}
 
 
@@ -525,7 +527,7 @@ def _add_showing(command: argparse.ArgumentParser) -> None:
     add("--worst", metavar="FILE", help="show the worst findings in the output of lit-loader check --json")
     text = "show batches of a config, with overrides in Hydra's syntax"
     add("--batches", metavar="KEY=VALUE", nargs="*", action="extend", help=text)
-    add("--config-dir", metavar="DIR", help="folder of the config of --batches (default: the shipped configs)")
+    add("--config-dir", metavar="DIR", help=f"with --batches: {_CONFIG_DIR_HELP}")
     add("--config-name", metavar="NAME", help="name of the config of --batches (default: train)")
     add("--epoch", type=int, metavar="E", help="epoch of --batches, from 0 (default: 0)")
     add("--batch", type=int, metavar="B", help="number of the first batch, from 0 (default: the first 4)")
@@ -618,7 +620,7 @@ def _add_tuning(command: argparse.ArgumentParser) -> None:
     """Add the arguments of ``tune``."""
     add = command.add_argument
     add("overrides", metavar="KEY=VALUE", nargs="*", help="overrides of the config in Hydra's syntax")
-    add("--config-dir", metavar="DIR", help="folder of the config (default: the shipped configs)")
+    add("--config-dir", metavar="DIR", help=_CONFIG_DIR_HELP)
     add("--config-name", metavar="NAME", default="train", help="name of the config (default: train)")
     add("--budget", type=float, metavar="SECONDS", default=60.0, help="duration of the search (default: 60)")
     methods = ("thread", *multiprocessing.get_all_start_methods())
@@ -634,7 +636,7 @@ def _add_profiling(command: argparse.ArgumentParser) -> None:
     """Add the arguments of ``profile``."""
     add = command.add_argument
     add("overrides", metavar="KEY=VALUE", nargs="*", help="overrides of the config in Hydra's syntax")
-    add("--config-dir", metavar="DIR", help="folder of the config (default: the shipped configs)")
+    add("--config-dir", metavar="DIR", help=_CONFIG_DIR_HELP)
     add("--config-name", metavar="NAME", default="train", help="name of the config (default: train)")
     text = "duration of the training; the loader and the step alone take a third of it each (default: 20)"
     add("--seconds", type=float, metavar="SECONDS", default=20.0, help=text)

@@ -11,6 +11,7 @@ import numpy as np
 import yaml
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.figures import HIGH_IMBALANCE, imbalance_of
 from lit_loader.foundation.escaping import hydra_value, shell_command
 
 __all__ = ["splits_by_stage", "splits_left_out", "training_command"]
@@ -132,7 +133,7 @@ def _flatten(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def _task(table: AnnotationTable) -> list[str]:
-    """Return the overrides that choose the experiment for a set, and a sampler without balancing."""
+    """Return the overrides that choose the experiment for a set, without balancing unless classes are imbalanced."""
     # A set with points trains landmarks. Boxes that all equal their image carry no position, so only the class counts.
     sizes = np.stack([table.widths, table.heights], axis=1)[table.image_of_object()]
     if table.keypoint_schema is not None:
@@ -141,7 +142,9 @@ def _task(table: AnnotationTable) -> list[str]:
         name = "classification"
     else:
         return []
-    # The experiments of landmarks balance classes, which the set may not need.
+    if (imbalance_of(table) or 1) >= HIGH_IMBALANCE:
+        return [f"experiment={name}"]
+    # Some experiments balance classes, which this set does not need.
     choices = yaml.safe_load((_CONFIGS / "experiment" / f"{name}.yaml").read_text()).get("defaults", [])
     samplers = [choice["override /sampler"] for choice in choices if "override /sampler" in choice]
     sampler = samplers[0] if samplers else "random"

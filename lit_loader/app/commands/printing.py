@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Collection, Iterable, Sequence
 
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from lit_loader.foundation.escaping import printable
 
-__all__ = ["print_lines", "print_table"]
+__all__ = ["print_lines", "print_table", "shows_progress"]
 
 _PIPE_WIDTH = 110
 
@@ -21,6 +22,12 @@ def print_lines(*lines: str) -> None:
     """Print lines without wrapping them."""
     for line in lines:
         sys.stdout.write(f"{_encodable(line)}\n")
+
+
+def shows_progress(arguments: argparse.Namespace) -> bool:
+    """Return True if a command draws its progress: without ``--no-progress``, and standard error is a terminal."""
+    # A line that is drawn again and again by carriage returns is unreadable in a file.
+    return bool(arguments.progress) and sys.stderr.isatty()
 
 
 def print_table(

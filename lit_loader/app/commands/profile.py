@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 
 from lit_loader.app.building import build_model
 from lit_loader.app.commands.config_data import loader_datamodule
-from lit_loader.app.commands.printing import print_lines, print_table
+from lit_loader.app.commands.printing import print_lines, print_table, shows_progress
 from lit_loader.app.commands.settings import UsageError
 from lit_loader.app.commands.transform_times import measure_transforms
 from lit_loader.app.commands.window import WARM_UP_SHARE, Window, sufficient_s
@@ -160,10 +160,11 @@ def _quiet_lightning() -> Iterator[None]:
 def _measure(cfg: DictConfig, datamodule: LoaderDataModule, arguments: argparse.Namespace) -> _Profile:
     """Measure the loader alone, the step alone, and both together."""
     alone_s = _ALONE_SHARE * arguments.seconds
+    has_progress = shows_progress(arguments)
 
     def show(text: str) -> None:
         # A progress bar of rich would have a thread, which must not live when workers fork.
-        if arguments.progress:
+        if has_progress:
             sys.stderr.write(f"\r{f'measuring {text}':40}")
             sys.stderr.flush()
 
@@ -187,7 +188,7 @@ def _measure(cfg: DictConfig, datamodule: LoaderDataModule, arguments: argparse.
     if any(verdict.cause == "transform" for verdict in verdicts):
         show("single transforms")
         transforms = measure_transforms(datamodule, _TRANSFORM_SHARE * arguments.seconds)
-    if arguments.progress:
+    if has_progress:
         sys.stderr.write(f"\r{'':40}\r")
     return _Profile(
         loader=loader_report,

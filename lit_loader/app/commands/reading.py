@@ -92,18 +92,19 @@ def _fill_in_layout(arguments: argparse.Namespace) -> None:
     options = [f"{key}={_yaml_text(value)}" for key, value in settings.items()]
     policy = [f"{problem}={action}" for problem, action in layout.policy.items()]
     names = [f"{stage}={name}" for stage, name in stages.items()]
+    # Options of the command line come last, because they override those that were found.
+    arguments.option = [*options, *arguments.option]
+    arguments.policy = [*policy, *arguments.policy]
     words = ["lit-loader", arguments.command, layout.format, root, *names]
-    words += [word for option in options for word in ("--option", option)]
-    words += [word for action in policy for word in ("--policy", action)]
+    words += [word for option in arguments.option for word in ("--option", option)]
+    words += [word for action in arguments.policy for word in ("--policy", action)]
+    words += [] if arguments.class_names is None else ["--class-names", ",".join(arguments.class_names)]
     words += [word for option in arguments.storage for word in ("--storage", option)]
     if not arguments.json:
         print_lines(f"{arguments.format}: {layout.format} ({layout.reason})", f"  {shell_command(words)}")
     arguments.format = layout.format
     arguments.root = root
     arguments.names = names
-    # Options of the command line come last, because they override those that were found.
-    arguments.option = [*options, *arguments.option]
-    arguments.policy = [*policy, *arguments.policy]
 
 
 def _selected_stages(arguments: argparse.Namespace, layout: Layout, root: str) -> dict[str, str]:

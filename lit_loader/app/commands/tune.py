@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from lit_loader.app.commands.config_data import loader_datamodule
-from lit_loader.app.commands.printing import print_lines, print_table
+from lit_loader.app.commands.printing import print_lines, print_table, shows_progress
 from lit_loader.app.commands.settings import UsageError
 from lit_loader.app.composition import worker_override
 from lit_loader.app.running import config_errors
@@ -109,8 +109,10 @@ def _search(datamodule: LoaderDataModule, host: Resources, arguments: argparse.N
     if memory_limit is not None:
         max_workers = max(1, min(max_workers, memory_limit))
 
+    has_progress = shows_progress(arguments)
+
     def show(candidate: Candidate, elapsed_s: float) -> None:
-        if arguments.progress:
+        if has_progress:
             sys.stderr.write(f"\r{elapsed_s:5.0f} of {arguments.budget:g} s: measuring {candidate!s:30}")
             sys.stderr.flush()
 
@@ -124,7 +126,7 @@ def _search(datamodule: LoaderDataModule, host: Resources, arguments: argparse.N
             progress=show,
         )
     finally:
-        sys.stderr.write("\n" if arguments.progress else "")
+        sys.stderr.write("\n" if has_progress else "")
 
 
 def _changed_settings(best: Candidate, context: str | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lit_loader.app.composition.checks import ConfigError, validate
 from lit_loader.app.composition.hints import SHIPPED, explain, normalize_words
-from lit_loader.foundation.escaping import hydra_value
+from lit_loader.foundation.escaping import hydra_value, quote_for_hydra
 
 __all__ = ["build_datamodule", "compose_config", "worker_override"]
 
@@ -26,8 +26,9 @@ def compose_config(
     """Compose a config as ``@hydra.main`` would, and check it against the signatures of its targets.
 
     Args:
-        config_dir: Folder of the config, or None for the folder that this package ships.
-        config_name: Name of the config in that folder.
+        config_dir: Folder of the config, or None for the shipped configs. If it lacks a shipped ``config_name``, its
+            groups are added to the shipped ones, as by ``lit-loader train --config-dir``.
+        config_name: Name of the config.
         overrides: Overrides such as ``sampler=random`` or ``datamodule.batch_size=8``.
 
     Raises:
@@ -36,14 +37,25 @@ def compose_config(
     # Hydra has one global state, which a second composition would replace.
     if GlobalHydra.instance().is_initialized():
         raise ConfigError("this process is already composing a config; compose one after the other")
+    words = normalize_words(overrides)
     folder = (SHIPPED if config_dir is None else Path(config_dir)).absolute()
+    file_name = f"{config_name}.yaml"
+    if folder.is_dir() and not (folder / file_name).is_file() and (SHIPPED / file_name).is_file():
+        # Hydra uses only the last of several search paths.
+        if any(word.lstrip("+").startswith("hydra.searchpath=") for word in words):
+            raise ConfigError(
+                f"hydra.searchpath replaces the search path of the config folder {config_dir}, which has no "
+                f"{file_name}; leave out one of them: hydra.searchpath=[file://FOLDER,file://FOLDER] takes several"
+            )
+        words = [f"hydra.searchpath=[{quote_for_hydra(f'file://{folder}')}]", *words]
+        folder = SHIPPED.absolute()
     try:
         with initialize_config_dir(str(folder), version_base="1.3", job_name=config_name):
-            cfg = compose(config_name, overrides=normalize_words(overrides))
+            cfg = compose(config_name, overrides=words)
             validate(cfg)
             return cfg
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error)) from error
+        raise ConfigError(explain(error, config_name=config_name)) from error
 
 
 def build_datamodule(cfg: DictConfig) -> Any:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException, InstantiationException
+from hydra.errors import HydraException, InstantiationException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -51,7 +51,9 @@ _COMBINED = {"callbacks": "default", "logger": "csv"}
 _Nodes = dict[str, Any]  # the nodes at one key of a group, by option
 
 
-def run_with_hints(main: Callable[[], Any], surroundings: AbstractContextManager[Any] | None = None) -> None:
+def run_with_hints(
+    main: Callable[[], Any], surroundings: AbstractContextManager[Any] | None = None, *, config_name: str = "train"
+) -> None:
     """Run a ``@hydra.main`` function; an error in the config or in the data ends it with a message and no traceback.
 
     Hydra itself lists the options of a group. This function adds the closest key to an unknown one, the config node
@@ -63,6 +65,7 @@ def run_with_hints(main: Callable[[], Any], surroundings: AbstractContextManager
     Args:
         main: The function, which is called again after such a choice.
         surroundings: Context manager that is active during all calls; hints are added to its errors as well.
+        config_name: Name of the config, whose keys are in the hints; another than a shipped one counts as ``train``.
     """
     # Hydra's argparse parser takes all overrides at once: after `a=1 -m` it rejects `b=2`.
     sys.argv[1:] = sorted(normalize_words(sys.argv[1:]), key=is_override)
@@ -77,7 +80,7 @@ def run_with_hints(main: Callable[[], Any], surroundings: AbstractContextManager
         if user_setting == "1" or (isinstance(error, ImportError) and missing_extra(error) is None):
             raise
         kind = "error" if isinstance(error, LitLoaderError | ImportError) else "error in the config"
-        sys.stderr.write(printable(f"{kind}: {explain(error)}\n"))
+        sys.stderr.write(printable(f"{kind}: {explain(error, config_name=config_name)}\n"))
         sys.exit(1)
     except BrokenPipeError:
         if not _stdout_reader_left():  # the error is of another pipe
@@ -202,12 +205,15 @@ def normalize_words(words: Sequence[str]) -> list[str]:
     return [re.sub(open_keys, "++", word) for word in words]
 
 
-def explain(error: Exception, write_in: Callable[[str], SettingText] = lambda node: as_argument) -> str:
+def explain(
+    error: Exception, write_in: Callable[[str], SettingText] = lambda node: as_argument, *, config_name: str = "train"
+) -> str:
     """Return the message of an error of Hydra, OmegaConf or the checks, with the remedy where one is known.
 
     Args:
         error: The error.
         write_in: Function that returns how to write a setting of the node that raised the error.
+        config_name: See `run_with_hints`.
     """
     if (extra := missing_extra(error)) is not None:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
@@ -219,7 +225,7 @@ def explain(error: Exception, write_in: Callable[[str], SettingText] = lambda no
     if unknown is not None:
         # For a key in a mapping, as in `a={b: 1}`, only one of the two has the whole path.
         key = max(unknown[1], full_key[1] if full_key else "", key=len)
-        return _explain_unknown_key(key) or str(error)
+        return _explain_unknown_key(key, config_name) or str(error)
     mapping = re.match(r"Error merging override \+*([\w.]+\.extra_(?:before|after))=\{", str(error))
     if mapping is not None:
         return f"{mapping[1]} is a list of transforms; put the mapping into one: {mapping[1]}=[{{_target_: ...}}]"
@@ -228,7 +234,19 @@ def explain(error: Exception, write_in: Callable[[str], SettingText] = lambda no
         refusal = message_of(error.__cause__, write_in(node)).removeprefix("+")
         place = "" if refusal.startswith(f"{node}.") else f"{node}: "
         return f"{place}{refusal} (HYDRA_FULL_ERROR=1 shows the traceback)"
+    if isinstance(error, HydraException):
+        # Hydra indents its lists by tabs, which `printable` would escape.
+        return f"{_suggested_option(error)}{error}".replace("\t", "    ")
     return message_of(error)
+
+
+def _suggested_option(error: HydraException) -> str:
+    """Return a line with the closest option if an option does not exist, else an empty text."""
+    if not isinstance(error, MissingConfigException):
+        return ""
+    group, _, name = (error.missing_cfg_file or "").rpartition("/")
+    options = difflib.get_close_matches(name, error.options or (), n=1)
+    return f"{group} has no option {name!r}; did you mean {group}={options[0]}?\n" if group and options else ""
 
 
 @cache
@@ -256,19 +274,43 @@ def shipped_targets(group: str) -> dict[str, str]:
     return {option: str(node["_target_"]) for option, node in options.items() if node.get("_target_")}
 
 
-def _root_keys() -> list[str]:
+def _root_nodes(config_name: str) -> _Nodes:
+    """Return the nodes at the root of a shipped config, without groups and without Hydra's node."""
+    nodes: _Nodes = {}
+    for name in dict.fromkeys(["train", config_name]):  # the other configs extend `train`
+        path = SHIPPED / f"{name}.yaml"
+        config: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
+        nodes |= {str(key): node for key, node in config.items() if key not in ("defaults", "hydra")}
+    return nodes
+
+
+def _root_keys(config_name: str) -> list[str]:
     groups = sorted({path.parent.name for path in SHIPPED.glob("*/*.yaml")})
-    keys = [str(key) for key in OmegaConf.load(SHIPPED / "train.yaml") if key != "defaults"]
     # Groups with options of their own come first, and so win among equally close matches.
-    return list(dict.fromkeys([*_shipped_groups(), *groups, *keys]))
+    return list(dict.fromkeys([*_shipped_groups(), *groups, *_root_nodes(config_name)]))
 
 
-def _explain_unknown_key(key: str) -> str | None:
+def _options_of(root_key: str, config_name: str) -> _Nodes:
+    """Return the nodes at a root key by option; a config's own mapping, such as ``predict``, is one option."""
+    node = _root_nodes(config_name).get(root_key)
+    return {config_name: node} if isinstance(node, dict) else _shipped_groups().get(root_key, {})
+
+
+def _exists(key: str, config_name: str) -> bool:
+    """Return True if a shipped option has a key."""
+    group, *parts = key.split(".")
+    nodes = [*_options_of(group, config_name).values()]
+    for name in parts:
+        nodes = [node[name] for node in nodes if isinstance(node, dict) and name in node]
+    return bool(nodes)
+
+
+def _explain_unknown_key(key: str, config_name: str) -> str | None:
     """Return why Hydra did not find a key: the first part of the key that no option of its group has."""
     group, *parts = key.split(".")
-    if group not in _root_keys():
-        return _explain_unknown_root([group, *parts])
-    options = _shipped_groups().get(group, {})
+    if group not in _root_keys(config_name):
+        return _explain_unknown_root([group, *parts], config_name)
+    options = _options_of(group, config_name)
     nodes = options
     parents: _Nodes = {}
     path = group
@@ -343,16 +385,18 @@ def _nested_keys(path: str, name: str, nodes: Iterable[dict[str, Any]]) -> list[
     return list(keys)
 
 
-def _explain_unknown_root(parts: list[str]) -> str:
+def _explain_unknown_root(parts: list[str], config_name: str) -> str:
     paths_by_leaf: dict[str, list[str]] = {}
     for group, options in _shipped_groups().items():
         for name in dict.fromkeys(name for node in options.values() for name in node):
             paths_by_leaf.setdefault(name, []).append(f"{group}.{name}")
-    root_keys = _root_keys()
+    root_keys = _root_keys(config_name)
     suggestion = ""
     # Users forget the name of the group, so keys one level below are candidates as well.
     for match in difflib.get_close_matches(parts[0], [*root_keys, *paths_by_leaf], n=1, cutoff=0.6):
         paths = [match] if match in root_keys else paths_by_leaf[match]
-        suggestion = f"did you mean {' or '.join('.'.join([path, *parts[1:]]) for path in paths)}? "
+        full_paths = [".".join([path, *parts[1:]]) for path in paths]
+        suggestions = [path for path in full_paths if _exists(path, config_name)] or [match] * (match in root_keys)
+        suggestion = f"did you mean {' or '.join(suggestions)}? " if suggestions else ""
     key = ".".join(parts)
     return f"unknown key {key!r}; {suggestion}Top-level keys: {', '.join(root_keys)}; +{key}=VALUE adds your own key"

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from lit_loader.engine import KeyedSpec, Seen, Task, plan_custom
+from lit_loader.errors import ResumeError
 from lit_loader.loader.resume.progress import Progress, ResumePoint
 from lit_loader.loader.resume.state import find_stateful, state_or_none
 from lit_loader.samplers.custom_ranks import Gather, IndexDigest, check_equal_lengths, checked_alike
@@ -150,13 +151,13 @@ def _noted_items(
             progress.note(SamplerPosition(samples, state_or_none(stateful), digest.hex(), start=start))
             yield samples_before, index
         elif number == num_dropped and is_checked and (samples != saved.samples or digest.differs(saved.digest)):
-            raise ValueError(
+            raise ResumeError(
                 f"{name} gave other indices in the first {num_before} batches of epoch {progress.epoch} than when the "
                 "state was saved: it draws from a generator of its own, or its arguments changed; give it a state_dict "
                 "and a load_state_dict, use a sampler of lit_loader.samplers, or start afresh"
             )
     if number < num_dropped:
-        raise ValueError(
+        raise ResumeError(
             f"{name} gave {number} batches of epoch {progress.epoch} and the state was saved after {num_before}; "
             "resume with the sampler that it was saved with, or start afresh"
         )

@@ -26,10 +26,10 @@ from lit_loader.loader.resume.custom_samplers import SamplerPosition, custom_tas
 from lit_loader.loader.resume.epochs import EpochPlan, EpochState
 from lit_loader.loader.resume.progress import Progress, ResumePoint
 from lit_loader.loader.resume.state import (
-    RESTART_HINT,
     NoStateError,
     find_stateful,
     length_of,
+    resume_error,
     saved_sampler_state,
     state_or_none,
 )
@@ -173,11 +173,10 @@ class KeyedEpochs(EpochState[KeyedSpec]):
         # does not, because Lightning loads states without arguments and a run must not fail there.
         return find_problem(state) is None and (spec.resume == "restart" or not state["resumable"])
 
-    def _may_differ(self, spec: KeyedSpec, name: str) -> bool:
+    def _has_one_order(self, spec: KeyedSpec) -> bool:
         # A sampler that composes batches itself has another order for each global batch size.
         slicing = spec.slicing
-        has_one_order = slicing is not None and type(slicing.sampler).batch_order is OrderSampler.batch_order
-        return name == "global_batch" and spec.resume == "same_sample" and has_one_order
+        return slicing is not None and type(slicing.sampler).batch_order is OrderSampler.batch_order
 
     def _why_changed(self, spec: KeyedSpec, point: ResumePoint) -> str | None:
         slicing = spec.slicing
@@ -234,7 +233,7 @@ class KeyedEpochs(EpochState[KeyedSpec]):
             )
         num_positions = len(spec.slicing.sampler)
         if position > num_positions:
-            raise ValueError(f"position={position} is beyond the {num_positions} of an epoch. {RESTART_HINT}")
+            raise resume_error(f"position={position} is beyond the {num_positions} of an epoch")
         return None
 
     def _sampler_notice(self, state: dict[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ import warnings
 from typing import Any, Generic, TypeVar
 
 from lit_loader.engine import LoaderSpec, StreamPlace, is_stateful
-from lit_loader.errors import NotResumableWarning, ResumeWarning
+from lit_loader.errors import NotResumableWarning, ResumeError, ResumeWarning
 from lit_loader.loader.lightning import unwrapped
 from lit_loader.loader.resume.progress import ResumePoint
 from lit_loader.loader.resume.state_format import VERSION, check_state, is_plain
@@ -16,7 +16,19 @@ from lit_loader.loader.resume.streams import StreamPosition, stream_fields, stre
 
 SpecT = TypeVar("SpecT", bound=LoaderSpec)
 
-RESTART_HINT = 'To start afresh on purpose, load no state, or give resume="restart"'
+_RESTART = "to start afresh on purpose, load no state"
+
+
+def resume_error(problem: str, remedy: str = "", *, resume: str = "restart") -> ResumeError:
+    """Return the error for a state that a loader cannot resume from.
+
+    Args:
+        problem: The problem.
+        remedy: How to continue from the state, if there is a way.
+        resume: The value of the argument ``resume`` that solves the problem.
+    """
+    remedies = [_RESTART, remedy] if resume != "restart" else [remedy, _RESTART]
+    return ResumeError(problem, remedy="; ".join(filter(None, remedies)), settings={"resume": resume})
 
 
 # -- users' samplers and datasets --------------------------------------------------------------------------
@@ -160,9 +172,9 @@ class StateRules(abc.ABC, Generic[SpecT]):
 
     def _fitting_point(self, spec: SpecT, state: dict[str, Any]) -> ResumePoint:
         if not state["resumable"]:
-            raise ValueError(f"the loader that saved this state cannot be resumed: {state['reason']}. {RESTART_HINT}")
+            raise resume_error(f"the loader that saved this state cannot be resumed: {state['reason']}")
         if (reason := self._why_not_resumable(spec)) is not None:
-            raise ValueError(f"this loader cannot be resumed: {reason}. {RESTART_HINT}")
+            raise resume_error(f"this loader cannot be resumed: {reason}")
         self._check_differences(spec, state)
         detail: Any
         if spec.is_iterable:
@@ -170,9 +182,9 @@ class StateRules(abc.ABC, Generic[SpecT]):
             notice = _stream_notice(spec, state, detail)
         else:
             if state["kind"] == "sampler" and state["position"] and state["sampler_state"] is None:
-                raise ValueError(
+                raise resume_error(
                     f"sampler_state=None in the state, which {state['sampler']} needs to resume at "
-                    f"position={state['position']}. {RESTART_HINT}"
+                    f"position={state['position']}"
                 )
             detail = self._sampler_detail(spec, state)
             notice = self._sampler_notice(state) if state["position"] else None
@@ -183,18 +195,20 @@ class StateRules(abc.ABC, Generic[SpecT]):
         return ResumePoint(state["epoch"], state["position"], state["last_set"], detail)
 
     def _check_differences(self, spec: SpecT, state: dict[str, Any]) -> None:
-        differences = [
-            f"{name}={state[name]!r} in the state, {value!r} here"
+        differences = {
+            name: f"{name}={state[name]!r} in the state, {value!r} here"
             for name, value in self._fixed_fields(spec).items()
             # A state of another kind does not have all of the fields.
-            if name in state and state[name] != value and not self._may_differ(spec, name)
-        ]
+            if name in state and state[name] != value
+        }
+        may_resize = self._has_one_order(spec)
+        if may_resize and spec.resume == "same_sample":
+            differences.pop("global_batch", None)
         if differences:
-            raise ValueError(
-                f"this state does not fit the loader: {'; '.join(differences)}. To continue exactly, use the settings "
-                "that it was saved with (global_batch is batch_size * world_size; with one of lit_loader's samplers, "
-                'resume="same_sample" continues from the same sample in batches of another size). '
-                f"{RESTART_HINT}"
+            raise resume_error(
+                f"this state does not fit the loader: {'; '.join(differences.values())}",
+                "to continue, use the settings that it was saved with (global_batch is batch_size * world_size)",
+                resume="same_sample" if may_resize and [*differences] == ["global_batch"] else "restart",
             )
 
     def _fixed_fields(self, spec: SpecT) -> dict[str, Any]:
@@ -229,8 +243,8 @@ class StateRules(abc.ABC, Generic[SpecT]):
         """Return why an epoch whose sampler was changed after it began cannot be resumed, or None."""
         return None
 
-    def _may_differ(self, spec: SpecT, name: str) -> bool:
-        """Return True if a field may differ between a state and the loader that it is loaded into."""
+    def _has_one_order(self, spec: SpecT) -> bool:
+        """Return True if the sampler has the same order for every batch size."""
         return False
 
     @abc.abstractmethod
@@ -289,7 +303,7 @@ def _load_dataset_state(spec: LoaderSpec, state: Any) -> None:
         dataset.load_state_dict(copy.deepcopy(state))
     except Exception as error:
         # Any error of the user's method, or AttributeError if there is no such method.
-        raise ValueError(
-            f"{type(dataset).__name__}.load_state_dict() raised {type(error).__name__}: {error}; give the dataset "
-            f"that the state was saved with. {RESTART_HINT}"
+        raise resume_error(
+            f"{type(dataset).__name__}.load_state_dict() raised {type(error).__name__}: {error}",
+            "give the dataset that the state was saved with",
         ) from error

@@ -30,6 +30,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from lit_loader.errors import ResumeError
+
 VERSION: Final = 2
 
 _MAX_DEPTH = 32
@@ -133,11 +135,11 @@ def check_state(state: Any) -> dict[str, Any]:
     """Return a state from an untrusted source if it has the right format.
 
     Raises:
-        ValueError: If it has not; the message names the field, its value and the rule.
+        ResumeError: If it has not; the message names the field, its value and the rule.
     """
     problem = find_problem(state)
     if problem is not None:
-        raise ValueError(f"{problem}; to start afresh on purpose, load no state")
+        raise ResumeError(problem, remedy="to start afresh on purpose, load no state")
     checked: dict[str, Any] = state
     return checked
 

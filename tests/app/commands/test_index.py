@@ -163,8 +163,9 @@ def test_sets_named_after_a_folder_are_those_of_its_layout(command, voc, tmp_pat
     voc.add("a", ("dog", 1, 1, 5, 5))
     for name in ("train", "val"):
         voc.split(name, "a\n")
-    out = command("index", voc.root, "val", "--cache-dir", tmp_path / "cache")
-    assert f"lit-loader index voc {voc.root} val=val\n" in out
+    words = ["--option", "image_dir=JPEGImages", "--policy", "missing_image=drop", "--class-names", "dog,big cat"]
+    out = command("index", voc.root, "val", *words, "--cache-dir", tmp_path / "cache")
+    assert f"lit-loader index voc {voc.root} val=val {shlex.join(words)}\n" in out
     command("index", voc.root, "train", "voc", code=2)
     assert f"'voc' is none of the sets that {voc.root} has as voc: train, val" in command.err
     assert f"for another set: lit-loader index voc {voc.root} voc" in command.err

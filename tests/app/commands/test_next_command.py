@@ -124,6 +124,16 @@ def test_splits_that_the_command_leaves_out_are_named(command, faces, copy, name
     assert f"trains on one and does not read {name};" in out
 
 
+@pytest.mark.parametrize(("num_images", "samplers"), [(9, ["sampler=random"]), (10, [])])
+def test_command_balances_classes_if_check_would_report_their_imbalance(command, folder, num_images, samplers):
+    write_image(folder / "rare" / "0.jpg")
+    for i in range(num_images):
+        write_image(folder / "common" / f"{i}.jpg")
+    overrides = printed_overrides(command("index", "image_folder", ".", "train=."))
+    assert overrides[0] == "experiment=classification"
+    assert [word for word in overrides if word.startswith("sampler=")] == samplers
+
+
 def test_command_for_points_without_mirror_pairs_does_not_flip(command, faces):
     words = ["index", "keypoints_txt", "faces", "train.txt", "--option", "columns=path points class"]
     overrides = printed_overrides(command(*words, "--option", "schema=5"))

@@ -68,7 +68,10 @@ def test_real_run_measures_both_methods_and_its_overrides_compose(command, folde
     assert report["verdicts"]
 
 
-def test_text_output_has_table_reasons_and_overrides(command, folder, by_formula):
+def test_text_output_has_table_reasons_and_overrides(command, folder, by_formula, monkeypatch):
+    command("tune", *SMALL)
+    assert command.err == ""  # not a terminal
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     command("tune", *SMALL)
     assert "training batches, medians" in command.out
     assert "* 2 thread, prefetch 2" in command.out

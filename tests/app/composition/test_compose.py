@@ -29,6 +29,17 @@ def test_config_folder_may_be_relative_to_the_current_one(tmp_path, monkeypatch)
     assert compose_config("mine", "app", ["+b=2"]) == {"a": 1, "b": 2}
 
 
+def test_folder_without_the_config_adds_its_groups_to_the_shipped_ones(tmp_path, monkeypatch):
+    folder = tmp_path / "it's $" / "conf"
+    (folder / "experiment").mkdir(parents=True)
+    text = "# @package _global_\ndefaults: [{override /dataset: shapes}]\ndatamodule: {batch_size: 3}\n"
+    (folder / "experiment" / "mine.yaml").write_text(text)
+    monkeypatch.chdir(folder.parent)
+    assert compose_config("conf", overrides=["experiment=mine"]).datamodule.batch_size == 3
+    with pytest.raises(ConfigError, match="leave out one of them"):
+        compose_config("conf", overrides=["experiment=mine", "hydra.searchpath=[file://other]"])
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

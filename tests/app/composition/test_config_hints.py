@@ -12,7 +12,7 @@ from hydra.errors import ConfigCompositionException, MissingConfigException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lit_loader.app.composition import compose_config, run_with_hints
+from lit_loader.app.composition import ConfigError, compose_config, run_with_hints
 from tests.support.shipped_configs import composed
 
 
@@ -27,7 +27,11 @@ def message_of(main, capsys):
     ("override", "message"),
     [
         ("datamodule.batchsize=8", "did you mean datamodule.batch_size?"),
-        ("sampler=nope", "class_balanced"),
+        ("sampler=nope", "\n    class_balanced\n"),
+        (
+            "sampler=class_balance",
+            "config: sampler has no option 'class_balance'; did you mean sampler=class_balanced?\n",
+        ),
         ("dataset.root=x", "dataset.root belongs to dataset=auto or dataset=coco or dataset=csv or"),
         ("datamodule.label_attribute=finish", "datamodule.label_attribute belongs to datamodule=classification"),
         ("datamodule.train_transforms.margin=0", "belongs to datamodule=classification or datamodule=landmarks"),
@@ -62,6 +66,21 @@ def message_of(main, capsys):
 )
 def test_mistakes_on_the_command_line_end_the_run_with_a_hint(override, message, capsys):
     assert message in message_of(lambda: composed(override), capsys)
+
+
+@pytest.mark.parametrize(
+    ("command", "override", "message"),
+    [
+        ("predict", "predict.frmat=voc", "predict has no key 'frmat'; did you mean predict.format? Its keys: "),
+        ("predict", "sorce=x", "did you mean source? Top-level keys: "),
+        ("train", "predict.format=voc", "unknown key 'predict.format'; Top-level keys: "),  # not dataset.predict.format
+        ("train", "datset.nope=1", "did you mean dataset? Top-level keys: "),
+    ],
+)
+def test_hints_know_the_keys_of_the_command(command, override, message):
+    with pytest.raises(ConfigError) as caught:
+        compose_config(config_name=command, overrides=["dataset=shapes", override])
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("model", ["classifier_small", "heatmaps_small", "fcos_small"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lit_loader import DataLoader
-from lit_loader.errors import ResumeWarning
+from lit_loader.errors import ResumeError, ResumeWarning
 from lit_loader.samplers import RandomSampler, WeightedRandomSampler
 from tests.support.resume_sets import (
     Numbers,
@@ -56,7 +56,7 @@ def test_state_of_another_loader_is_refused(name, loader, names):
     state = stopped(make(name), 0, 2)
     other = loader()
     state_before = other.state_dict()
-    with pytest.raises(ValueError, match=names) as error_info:
+    with pytest.raises(ResumeError, match=names) as error_info:
         other.load_state_dict(state)
     assert "start afresh on purpose" in str(error_info.value)
     assert other.state_dict() == state_before
@@ -79,7 +79,7 @@ def test_state_of_another_loader_is_refused(name, loader, names):
 )
 def test_edited_state_is_refused(fields, names):
     state = {**stopped(make("plain"), 0, 2), **fields}
-    with pytest.raises(ValueError, match=names) as caught:
+    with pytest.raises(ResumeError, match=names) as caught:
         make("plain").load_state_dict(state)
     assert "start afresh on purpose" in str(caught.value)
 
