@@ -121,9 +121,9 @@ def test_category_ids_are_those_of_the_training_data(tmp_path, folder, category_
     results = [(result["category_id"], result["category_name"]) for result in json.loads(path.read_text())]
     assert results == [(expected, "dog")] * 3
     # A checkpoint of the loaded task, saved without its data, keeps them.
-    again = {}
-    task.on_save_checkpoint(again)
-    assert checkpoint == {"state_dict": {}, **again}
+    loaded = {}
+    task.on_save_checkpoint(loaded)
+    assert checkpoint == {"state_dict": {}, **loaded}
 
 
 @pytest.mark.parametrize("record", DAMAGED_RECORDS, ids=str)

@@ -88,7 +88,7 @@ def test_data_commands_run(words, tmp_path, monkeypatch, capsys):
 def test_commands_in_sentences_have_existing_options_and_keys(words, capsys):
     command, *arguments = words
     if command in APP:
-        # A word such as `...` stands for others; the experiment `faces` is written on its page.
+        # `...` replaces other words; the page of the experiment `faces` writes its file.
         overrides = [word for word in arguments if "=" in word and word != "experiment=faces"]
         compose_config(ROOT / "conf", command, job([*overrides, "ckpt_path=best.ckpt"]))
     else:

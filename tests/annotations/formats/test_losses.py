@@ -65,7 +65,7 @@ def test_lost_ids_need_no_allow_loss_but_lost_areas_do(tmp_path, format, options
     ids = ["1 ids of images", "1 ids of classes", "1 ids of objects"]
     table = small_table(source_ids=[7], category_ids=[5], object_ids=[3])
     assert write_annotations(format, table, tmp_path, "train", **options) == ids
-    # The area of the box, which `convert` writes into COCO files, is no loss.
+    # `convert` writes the area of the box into COCO files; losing it is allowed.
     with_area_of_box = small_table(areas=[(small_table().boxes[0, 2:] - small_table().boxes[0, :2]).prod()])
     assert losses(with_area_of_box, format, **options) == []
     with_areas = small_table(source_ids=[7], category_ids=[5], object_ids=[3], areas=[2.5])

@@ -88,7 +88,7 @@ def test_subfolders_are_part_of_the_ids(convert, faces, tmp_path):
     (layout,) = find_layouts(tmp_path / "new")
     assert (layout.format, layout.options) == ("voc", {})
     assert layout.stages == {"train": "train", "test": "test"}
-    # A folder of the XML files is no set of its own, even if the files in the lists are missing.
+    # A folder of the XML files is not taken for a set, even if the listed files are missing.
     (tmp_path / "new" / "ImageSets" / "Main" / "train.txt").write_text("gone\n")
     (tmp_path / "new" / "ImageSets" / "Main" / "test.txt").write_text("../gone\n")
     assert find_layouts(tmp_path / "new") == []
