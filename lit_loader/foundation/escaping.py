@@ -47,7 +47,7 @@ def shell_command(words: Iterable[str]) -> str:
 
 def _shell_word(word: str) -> str:
     if word.isprintable():
-        # shlex would write each single quote as '"'"', which nobody can read.
+        # shlex writes each single quote as five characters, '"'"'.
         return f'"{word}"' if "'" in word and not set(word) & set('$`\\"!') else shlex.quote(word)
     # Plain quotes would keep a control character, so it becomes bytes in ANSI-C quotes.
     return f"$'{''.join(map(_in_ansi_c_quotes, word))}'"

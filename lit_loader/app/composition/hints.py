@@ -275,7 +275,7 @@ def shipped_targets(group: str) -> dict[str, str]:
 
 
 def _root_nodes(config_name: str) -> _Nodes:
-    """Return the nodes at the root of a shipped config, apart from those of groups and of Hydra."""
+    """Return the root nodes of a shipped config without groups and without Hydra's node."""
     nodes: _Nodes = {}
     for name in dict.fromkeys(["train", config_name]):  # the other configs extend `train`
         path = SHIPPED / f"{name}.yaml"
