@@ -27,7 +27,8 @@ def resume_error(problem: str, remedy: str = "", *, resume: str = "restart") -> 
         remedy: How to continue from the state, if there is a way.
         resume: The value of the argument ``resume`` that solves the problem.
     """
-    remedies = [_RESTART, remedy] if resume != "restart" else [remedy, _RESTART]
+    # `settings` has one value for each argument.
+    remedies = [remedy, _RESTART] if resume == "restart" else [f'{_RESTART}, or give resume="restart"', remedy]
     return ResumeError(problem, remedy="; ".join(filter(None, remedies)), settings={"resume": resume})
 
 
