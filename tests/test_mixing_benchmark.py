@@ -53,6 +53,7 @@ def test_costs_of_every_mix_are_compared(folder, masks, capsys):
     assert ("mosaic, plain samples of CPU time" in capsys.readouterr().out) is not masks
 
 
+@pytest.mark.soak
 def test_buffer_and_mosaics_are_compared(folder):
     figures = compare_peers(folder, rounds=1, epochs=1)
     assert list(figures.seconds) == [PEER, *(f"ours, {kind}" for kind in KINDS)]

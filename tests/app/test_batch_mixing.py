@@ -33,7 +33,11 @@ def pets(tmp_path):
     [
         pytest.param(["mixing=cutmix"], (0.0, 1.0), marks=pytest.mark.soak),
         (["mixing=cutmix", "mixing.cutmix.cutmix=0.25", "mixing.cutmix.mixup=0.5"], (0.5, 0.25)),
-        (["mixing=batch_mixup", "mixing.batch_mixup.mixup={epochs: [0, 1], value: 0.5}"], (0.5, 0.0)),
+        pytest.param(
+            ["mixing=batch_mixup", "mixing.batch_mixup.mixup={epochs: [0, 1], value: 0.5}"],
+            (0.5, 0.0),
+            marks=pytest.mark.soak,
+        ),
         pytest.param(
             ["mixing=batch_mixup", "mixing.batch_mixup.mixup={points: {0: 0.5, 4: 0}}"],
             (0.5, 0.0),

@@ -53,6 +53,7 @@ def test_a_mistake_ends_the_run_with_its_remedy(app, value, message):
     assert re.search(message, text), text
 
 
+@pytest.mark.soak
 def test_eval_and_predict_go_without_the_extras_of_training_and_a_resume_repeats_them(app, tmp_path, monkeypatch):
     word = f"{TRAIN}.extra_after=[{JITTER}]"
     folder = app("train", word, *SHORT).folder

@@ -104,6 +104,7 @@ def test_masks_are_trained_on_and_predicted_masks_are_written(name, tmp_path):
     assert np.array_equal(actual.astype(bool), masks)
 
 
+@pytest.mark.soak
 def test_model_of_whole_images_is_tested_and_predicts_in_tiles_by_one_override(app, tmp_path):
     """One override of `eval` and `predict` slices images for boxes and masks."""
     drawn = ["experiment=shapes_masks", "dataset.num_images={train: 4, val: 2, test: 2}", "dataset.image_size=64"]

@@ -31,6 +31,7 @@ def words(folders):
 RATIO = ["dataset.ratio={plant: 2, street: 1, field: 1}", "dataset.ratio_per=batch", "datamodule.batch_size=4"]
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:Total length of `list`")
 def test_mix_is_trained_tested_and_predicted(app, words, tmp_path):
     trained = app("train", *words, *RATIO, "callbacks=[default,class_mix]", small=False)

@@ -147,6 +147,7 @@ SMALL_REGRESSION = [
 ]
 
 
+@pytest.mark.soak
 def test_commands_of_the_page_run(tmp_path):
     """The images of `predict` lack the attributes that this run was trained on."""
     trained = run_app(tmp_path, "train", *SMALL_REGRESSION)

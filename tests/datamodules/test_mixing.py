@@ -127,7 +127,7 @@ ARRIVALS = {
     "pasted classes": CopyPaste(p=0.5, num_objects=4, class_weights={"rare": 3, "pointless": 1}, min_visible=0),
     "all": [MixUp(p=0.5), CopyPaste(class_weights="balanced", min_visible=0)],
 }
-SLOW_ARRIVALS = ("pasted images", "all")
+SLOW_ARRIVALS = ("pasted images", "mosaic", "all")
 
 
 @pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")

@@ -84,6 +84,7 @@ def two_ranks(folder: Path) -> list[dict[str, Any]]:
     return [pickle.loads((folder / f"{rank}.pkl").read_bytes()) for rank in range(2)]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_ranks_score_each_source_as_one_process_does(
     folder: Path, kind: str, two_ranks: list[dict[str, Any]]

@@ -256,6 +256,7 @@ def write_scores(folder):
     dist.barrier()
 
 
+@pytest.mark.soak
 def test_two_ranks_have_the_scores_of_one_process(tmp_path: Path):
     expected = scores_of_cases(tmp_path)
     assert 0.1 < expected["boxes"]["test/map"] < 0.9

@@ -315,6 +315,7 @@ def test_training_with_unlabelled_classes_learns_the_others() -> None:
     assert losses[-1] < 0.7 * losses[0]
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_compiled_model_leaves_unlabelled_classes_out() -> None:
     model = quiet_task("detection", compile={"backend": "eager"})

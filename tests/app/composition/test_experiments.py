@@ -79,6 +79,8 @@ LAYOUTS = {  # the function that writes a set of an experiment, the one that dra
     "voc_fasterrcnn": (make_voc, PLAIN, DETECTOR),
     "voc_retinanet": (make_voc, PLAIN, DETECTOR),
 }
+# Similar to other experiments, so only the soak trains them.
+SIMILAR = {"bccd_mosaic", "faces", "shapes_copy_paste", "shapes_landmarks", "shapes_regression", "sign_digits"}
 LONG = {  # experiments with large models, and overrides that choose a small one for the same data
     "classification": ["model=classifier_small"],
     "coco_fasterrcnn": ["model=fcos_small"],
@@ -109,7 +111,7 @@ def test_every_experiment_has_overrides_that_make_it_small():
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in EXPERIMENTS]
+    "name", [pytest.param(name, marks=pytest.mark.soak if name in SIMILAR | {*LONG} else ()) for name in EXPERIMENTS]
 )
 def test_every_experiment_fits_validates_tests_and_predicts(name, tmp_path, request):
     words = []
