@@ -37,7 +37,7 @@ $(READY): pyproject.toml
 demo: $(READY) ## draw the embedded data set, fit and test a detector on it
 	$(PY) examples/train.py experiment=shapes sampler=class_balanced
 
-test: $(READY) ## the whole suite, five parts at once, about 9 minutes on two cores
+test: $(READY) ## the whole suite, five parts at once, about 10 minutes on two cores
 	@$(MAKE) --no-print-directory parts
 
 parts: # the suite in an environment that is there: make parts PY=python
