@@ -12,16 +12,15 @@ unexport PYTHONDONTWRITEBYTECODE
 IMPORTS := $(addprefix tests/,loader/device/test_nesting.py loader/device/test_pinning.py faults/test_bad_sample_report.py \
 	loader/test_iterator_as_torchs.py loader/test_thread_transforms.py parity/test_collation.py \
 	parity/test_deviations.py parity/test_spawn.py seeding/test_draws.py seeding/test_thread_scope.py \
-	memory/test_random_batches.py memory/test_serialization.py annotations/test_keypoints.py annotations/test_oriented.py \
-	annotations/test_packing.py $(addprefix annotations/formats/test_,coco_results.py image_sizes.py oriented_formats.py))
+	memory/test_random_batches.py memory/test_serialization.py)
 LOADER := $(addprefix tests/,engine faults loader) $(addprefix --ignore=,$(IMPORTS) tests/loader/lightning tests/loader/resume)
 STATE := $(addprefix tests/,parity portability loader/resume samplers seeding memory test_distributions.py test_exports.py \
 	foundation app/test_hydra_app.py installed monitoring/test_diagnosis.py monitoring/test_timeline.py test_layers.py \
 	test_nox_sessions.py test_project_files.py test_walk.py) $(addprefix tests/storage/test_,$(addsuffix .py,cache_file \
-	fetch_process fetching jobs local_images object_server request_estimate schedule tar_index)) tests/annotations \
+	fetch_process fetching jobs local_images object_server request_estimate schedule tar_index)) \
 	$(addprefix --ignore=,$(IMPORTS))
 TRAINING := $(addprefix tests/,datamodules datasets loader/lightning transforms) $(IMPORTS)
-FILES := $(addprefix tests/,callbacks app/commands app/composition examples recipes)
+FILES := $(addprefix tests/,annotations callbacks app/commands app/composition examples recipes)
 REST := $(addprefix --ignore=,$(filter-out --ignore=% $(IMPORTS),$(LOADER) $(STATE) $(TRAINING) $(FILES)))
 
 .PHONY: demo test parts soak lint bench docs clean

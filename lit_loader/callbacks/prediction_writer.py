@@ -411,17 +411,16 @@ class PredictionWriter(BasePredictionWriter):
             )
 
 
-def _with_category_ids(output: PredictedSet, category_ids: Mapping[str, int | None]) -> PredictedSet:
+def _with_category_ids(output: PredictedSet, category_ids: Mapping[str, int]) -> PredictedSet:
     """Return a set with the category ids of the model's training data, unless the images have category ids already."""
     images = output.images
-    ids = [category_ids.get(name) for name in output.class_names]
-    known_ids = [category_id for category_id in ids if category_id is not None]
-    if images.category_ids is not None or not known_ids or len(known_ids) < len(ids):
+    if images.category_ids is not None or not output.class_names or not category_ids.keys() >= set(output.class_names):
         return output
+    ids = [category_ids[name] for name in output.class_names]
     # Classes that the model does not predict follow; they get unused ids.
-    first_unused = max(known_ids) + 1
-    known_ids += range(first_unused, first_unused + images.num_classes - len(ids))
-    return replace(output, images=images.with_class_names(images.class_names, category_ids=known_ids))
+    first_unused = max(ids) + 1
+    ids += range(first_unused, first_unused + images.num_classes - len(ids))
+    return replace(output, images=images.with_class_names(images.class_names, category_ids=ids))
 
 
 def _check_format(format: PredictionFormat, *, labels: bool, masks: bool) -> None:

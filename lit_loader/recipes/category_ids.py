@@ -1,4 +1,4 @@
-"""Classes of the training data in a checkpoint, so that predictions on other images have the same category ids."""
+"""Category ids of the training data in a checkpoint, so that predictions on other images have the same ids."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _MAX_NAME: Final = 1000  # characters
 _warn = rank_zero_only(logging.getLogger(__name__).warning)
 
 
-def category_ids_of(table: AnnotationTable) -> dict[str, int | None]:
-    """Return the category id of each class of a table, or None for each class if the file has none."""
-    ids = [None] * table.num_classes if table.category_ids is None else table.category_ids.tolist()
-    return dict(zip(table.class_names, ids, strict=True))
+def category_ids_of(table: AnnotationTable) -> dict[str, int]:
+    """Return the category id of each class of a table by name; empty if its file has none."""
+    if table.category_ids is None:
+        return {}
+    return dict(zip(table.class_names, table.category_ids.tolist(), strict=True))
 
 
-def save_category_ids(checkpoint: dict[str, Any], category_ids: Mapping[str, int | None]) -> None:
+def save_category_ids(checkpoint: dict[str, Any], category_ids: Mapping[str, int]) -> None:
     """Put category ids by class name into a checkpoint."""
     checkpoint[_KEY] = dict(category_ids)
 
 
-def read_category_ids(checkpoint: Mapping[str, Any]) -> dict[str, int | None]:
+def read_category_ids(checkpoint: Mapping[str, Any]) -> dict[str, int]:
     """Return the category ids by class name in an untrusted checkpoint.
 
     Returns:
-        Distinct ids of at least 0, or None for each class if the training data had none. Empty if the checkpoint has no
-        record, or, with a warning, if the record is damaged.
+        Distinct ids of at least 0. Empty if the checkpoint has no record, or, with a warning, if the record is damaged.
     """
     record = checkpoint.get(_KEY, {})
     if not _is_valid(record):
@@ -51,6 +51,4 @@ def _is_valid(record: Any) -> bool:
     if not all(type(name) is str and len(name) <= _MAX_NAME for name in record):
         return False
     ids = list(record.values())
-    if all(value is None for value in ids):
-        return True
     return all(type(value) is int and 0 <= value < 2**53 for value in ids) and len(set(ids)) == len(ids)

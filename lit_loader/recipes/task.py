@@ -122,8 +122,8 @@ class Task(LightningModule, CurveTask):
         val_set_scores: The scores of each set of the last validation by name, empty for a single set.
         test_curves: The curves of the last test, over all of its sets; empty unless `record_curves` was called.
         batch_errors: The errors of the samples of the last test batch, see `sample_errors`; empty unless recorded.
-        category_ids: Category id of each class of the training data by name, or None for each class if its file has
-            none. Set when training starts and from a checkpoint; empty before.
+        category_ids: Category id of each class of the training data by name; empty if its file has none. Set when
+            training starts, and from a checkpoint.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -157,7 +157,7 @@ class Task(LightningModule, CurveTask):
         self.test_set_scores: dict[str, Any] = {}
         self.test_curves = []
         self.batch_errors = []
-        self.category_ids: dict[str, int | None] = {}
+        self.category_ids: dict[str, int] = {}
         self._records_curves = False
         self._error_min_score: float | None = None
 
